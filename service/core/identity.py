@@ -1,0 +1,99 @@
+"""Keys into names: scope, digest, fingerprint, command id and fence token. Pure functions, the one door.
+
+Digests are written into labels that outlive a release: golden vectors in the tests hold their form.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import secrets
+from typing import Any
+
+import msgspec
+
+from service.messages import canonical
+
+DIGEST_LENGTH = 32
+"""Hex digits of a digest: 128 bits, which fit a Kubernetes label value (63 characters)."""
+
+_COMMAND_ID = re.compile(r"cmd_([A-Za-z0-9_-]{1,171})_([0-9a-f]{32})")
+
+
+def _packed(*parts: str | None) -> bytes:
+    """``parts`` so that no two different lists give the same bytes: each is length-prefixed, absent is ``-``."""
+    packed = []
+    for part in parts:
+        if part is None:
+            packed.append(b"-")
+        else:
+            raw = part.encode("utf-8", "surrogatepass")
+            packed.append(b"%d:%s" % (len(raw), raw))
+    return b"|".join(packed)
+
+
+def _hash(*parts: str | None) -> str:
+    return hashlib.sha256(_packed(*parts)).hexdigest()[:DIGEST_LENGTH]
+
+
+def fingerprint(request: Any, *, leave_out: frozenset[str] = frozenset()) -> str:
+    """The hash of a request's meaning: decoded, keys sorted, fields not sent (or null) left out.
+
+    ``leave_out`` names fields that belong to the request, not to its meaning (``wait_ready``).
+    """
+    plain = canonical(request)
+    meaning = {key: value for key, value in plain.items() if key not in leave_out}
+    return hashlib.sha256(msgspec.json.encode(meaning)).hexdigest()[:DIGEST_LENGTH]
+
+
+def sandbox_digest(tenant: str, owner: str | None, body: str, key: str) -> str:
+    """Name the claim of a sandbox. ``body`` is the request's fingerprint; it counts where no owner was given."""
+    return _hash("sandbox", tenant, owner, body if owner is None else None, key)
+
+
+def job_digest(tenant: str, sandbox_id: str, key: str) -> str:
+    """Name the claim of a job or an exec."""
+    return _hash("job", tenant, sandbox_id, key)
+
+
+def owner_digest(owner: str) -> str:
+    """The owner as a label value: an owner is any string, a label is not."""
+    return _hash("owner", owner)
+
+
+def job_ref(digest: str | None) -> str:
+    """The part of a ``command_id`` that leads back to the claim; 128 random bits for a job without a key."""
+    return secrets.token_hex(16) if digest is None else _hash("ref", digest)
+
+
+def command_id(sandbox_id: str, ref: str) -> str:
+    """``cmd_`` + the sandbox's id in base64url + ``_`` + ref."""
+    encoded = base64.urlsafe_b64encode(sandbox_id.encode()).rstrip(b"=").decode()
+    return f"cmd_{encoded}_{ref}"
+
+
+def parse_command_id(text: str) -> tuple[str, str] | None:
+    """The sandbox's id and the ref of a ``command_id``; None for anything that ``command_id`` would not make."""
+    match = _COMMAND_ID.fullmatch(text)
+    if match is None:
+        return None
+    encoded, ref = match.groups()
+    try:
+        sandbox_id = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+    except (binascii.Error, ValueError):
+        return None
+    if not sandbox_id or command_id(sandbox_id, ref) != text:
+        return None
+    return sandbox_id, ref
+
+
+def fence_token(ref: str, attempt: int) -> str:
+    """Name the fence of one attempt. It tells nothing about the caller's key."""
+    return _hash("fence", ref, str(attempt))
+
+
+def random_token() -> str:
+    """128 random bits in hex: a claim's token, a generation, a boot mark, a key made for a caller."""
+    return secrets.token_hex(16)

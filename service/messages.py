@@ -1,0 +1,333 @@
+"""The messages of the HTTP contract, shared by the server, the SDK and the command line.
+
+Every request field is optional at this layer and ``None`` when not sent: an explicit null equals an absent
+field, and defaults belong to the server, not to the meaning of a request (see ``core.identity.fingerprint``).
+Times are RFC 3339 in UTC with milliseconds; timeouts are whole seconds; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from service.errors import FieldError
+
+MAX_BODY = 1024 * 1024
+"""Bytes of a request's body."""
+MAX_COMMAND = 96 * 1024
+"""Bytes of a command in UTF-8: one shell argument holds 128 KiB with all that is around it."""
+MAX_JOB_TIMEOUT = 14_400
+MAX_EXEC_TIMEOUT = 7_200
+MAX_CHUNK = 8 * 1024 * 1024
+DEFAULT_CHUNK = 1024 * 1024
+MAX_WAIT = 30
+MAX_PAGE = 200
+DEFAULT_PAGE = 50
+COMMAND_SHOWN = 256
+"""Characters of a command that a job shows unless ``full=true``."""
+
+
+class SandboxState(Enum):
+    """What the engine says of a sandbox."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    RESUMING = "resuming"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+    @property
+    def live(self) -> bool:
+        """May still be used now or later."""
+        return self in _LIVE
+
+    @property
+    def over(self) -> bool:
+        """Will certainly never be used again."""
+        return self in (SandboxState.STOPPING, SandboxState.TERMINATED, SandboxState.FAILED)
+
+
+_LIVE = {
+    SandboxState.PENDING,
+    SandboxState.RUNNING,
+    SandboxState.PAUSING,
+    SandboxState.PAUSED,
+    SandboxState.RESUMING,
+}
+
+
+class JobState(Enum):
+    """What a caller sees of a job."""
+
+    PENDING = "pending"
+    """Accepted; its command has not been started yet."""
+    RUNNING = "running"
+    """The engine took the command."""
+    EXITED = "exited"
+    """The command ended by itself; ``exit_code`` says how."""
+    TIMED_OUT = "timed_out"
+    """Killed at its timeout."""
+    CANCELLED = "cancelled"
+    """Ended, or never started, because a caller cancelled it."""
+    FAILED = "failed"
+    """Never started."""
+    UNKNOWN = "unknown"
+    """May have started; being found out."""
+    LOST = "lost"
+    """Started, or may have, and the engine no longer knows how it ended."""
+
+    @property
+    def terminal(self) -> bool:
+        """Will not change any more (but ``failed``, which a retry with the same key reopens)."""
+        return self not in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
+
+
+class Reason(Enum):
+    """Why a job is in its state, where that needs saying: a closed list."""
+
+    ENGINE_UNAVAILABLE = "engine_unavailable"
+    """failed: the engine could not be reached before anything was sent."""
+    ENGINE_REJECTED = "engine_rejected"
+    """failed: the engine refused the command."""
+    START_FAILED = "start_failed"
+    """failed: the engine took the command and could not start it."""
+    SANDBOX_NOT_RUNNING = "sandbox_not_running"
+    """failed: the sandbox was not running."""
+    REPLICA_LOST = "replica_lost"
+    """failed: the replica at work ended before it sent anything."""
+    NEVER_STARTED = "never_started"
+    """failed: the submission was lost on its way and can no longer start (voided)."""
+    NO_FENCE = "no_fence"
+    """failed: the sandbox could not hold the fence (a full disk), so nothing was run."""
+    CANCELLED_BEFORE_START = "cancelled_before_start"
+    """cancelled: nothing was run."""
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    """unknown: the engine's answer was lost."""
+    SANDBOX_GONE = "sandbox_gone"
+    """lost: the sandbox was deleted, ended or expired."""
+    CONTAINER_RESTARTED = "container_restarted"
+    """lost: the container came back, and the command was in the one before."""
+    EXECD_RESTARTED = "execd_restarted"
+    """lost: the sandbox's daemon restarted, and the command ended without leaving its exit code."""
+    FENCE_WIPED = "fence_wiped"
+    """lost: the fence directory was emptied, and no process of the command was left at its deadline."""
+    ENGINE_UNREACHABLE = "engine_unreachable"
+    """lost: the sandbox's daemon did not answer until the deadline and a grace had passed."""
+    START_NOT_CONFIRMED = "start_not_confirmed"
+    """lost: the wrapper died between making the fence and starting the command, or was killed there."""
+
+
+class Encoding(Enum):
+    """How output is shown."""
+
+    UTF8 = "utf8"
+    """Text; bytes that are not UTF-8 are U+FFFD."""
+    BASE64 = "base64"
+    """RFC 4648 base64 of the bytes as they are."""
+
+
+Metadata = dict[str, str]
+Env = dict[str, str]
+
+
+class Resources(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The engine's own strings, such as ``"500m"`` and ``"4Gi"``."""
+
+    cpu: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?m?$", max_length=16)] | None = None
+    memory: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?([EPTGMK]i?|k|m)?$", max_length=16)] | None = None
+
+
+class CreateSandbox(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """``POST /v1/sandboxes``."""
+
+    image: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    entrypoint: Annotated[list[str], Meta(min_length=1, max_length=256)] | None = None
+    env: Env | None = None
+    metadata: Metadata | None = None
+    resources: Resources | None = None
+    timeout: Annotated[int, Meta(ge=60, le=86_400)] | None = None
+    workspace_owner: str | None = None
+    wait_ready: Annotated[int, Meta(ge=0, le=120)] | None = None
+
+
+class RenewSandbox(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """``POST /v1/sandboxes/{id}/renew``: live for ``timeout`` seconds from now."""
+
+    timeout: Annotated[int, Meta(ge=60, le=86_400)]
+
+
+class SubmitJob(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """``POST /v1/exec-jobs``."""
+
+    sandbox_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    command: Annotated[str, Meta(min_length=1)]
+    timeout: Annotated[int, Meta(ge=1, le=MAX_JOB_TIMEOUT)] | None = None
+    cwd: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    env: Env | None = None
+    metadata: Metadata | None = None
+
+
+class Exec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """``POST /v1/exec``."""
+
+    sandbox_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    command: Annotated[str, Meta(min_length=1)]
+    timeout: Annotated[int, Meta(ge=1, le=MAX_EXEC_TIMEOUT)] | None = None
+    cwd: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    env: Env | None = None
+    encoding: Encoding | None = None
+
+
+class Sandbox(msgspec.Struct, kw_only=True):
+    """A sandbox as callers see it."""
+
+    sandbox_id: str
+    state: SandboxState
+    reason: str | None = None
+    ready: bool = False
+    workspace_owner: str | None = None
+    image: str | None = None
+    resources: Resources | None = None
+    metadata: Metadata = {}
+    created_at: str | None = None
+    expires_at: str | None = None
+
+
+class SandboxPage(msgspec.Struct, kw_only=True):
+    """One page of sandboxes; ``next_page_token`` is null at the end. A page may be short, or empty with a token."""
+
+    items: list[Sandbox]
+    next_page_token: str | None = None
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """A job as callers see it, without its output."""
+
+    command_id: str
+    sandbox_id: str
+    state: JobState
+    exit_code: int | None = None
+    timed_out: bool = False
+    reason: Reason | None = None
+    kind: Literal["job", "exec"] = "job"
+    command: str = ""
+    metadata: Metadata = {}
+    timeout: int | None = None
+    submitted_at: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    fenced: bool = True
+
+
+class JobOutput(Job, kw_only=True):
+    """A job with a chunk of its output (``GET /v1/exec-jobs/{command_id}``)."""
+
+    output: str = ""
+    encoding: Encoding = Encoding.UTF8
+    cursor: str | None = None
+    """Opaque: the place in the output and the state seen. Null: the end."""
+    replace: bool = False
+    """Put this chunk in place of all that came before."""
+    logs_ok: bool = True
+    """False: the output could not be read this time; the state is right all the same."""
+    output_complete: bool = False
+    """True: the output is whole and ended. False with a null cursor: the rest can't be had any more."""
+    more: bool = False
+    """More output is there right now."""
+    skipped_bytes: int = 0
+    """Bytes before this chunk that are no longer kept."""
+
+
+class ExecJobOutput(Job, kw_only=True):
+    """A job of kind ``exec``: its two outputs apart, once it is over."""
+
+    stdout: str = ""
+    stderr: str = ""
+    encoding: Encoding = Encoding.UTF8
+    truncated: bool = False
+    cursor: str | None = None
+    logs_ok: bool = True
+    output_complete: bool = False
+    more: bool = False
+
+
+class JobPage(msgspec.Struct, kw_only=True):
+    """One page of jobs, newest first; ``next_page_token`` is null at the end."""
+
+    items: list[Job]
+    next_page_token: str | None = None
+
+
+class ExecResult(msgspec.Struct, kw_only=True):
+    """The result of ``POST /v1/exec``; ``duration`` is seconds."""
+
+    command_id: str
+    exit_code: int | None
+    timed_out: bool
+    stdout: str
+    stderr: str
+    truncated: bool
+    duration: float
+
+
+class OutputEvent(msgspec.Struct, kw_only=True):
+    """The data of an SSE ``output`` event."""
+
+    output: str
+    encoding: Encoding = Encoding.UTF8
+    replace: bool = False
+    skipped_bytes: int = 0
+
+
+class ExecStart(msgspec.Struct, kw_only=True):
+    """The data of the first event of a streamed exec."""
+
+    command_id: str
+
+
+class ExecText(msgspec.Struct, kw_only=True):
+    """The data of a ``stdout`` or ``stderr`` event of a streamed exec."""
+
+    text: str
+
+
+class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """RFC 9457 ``application/problem+json``."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    retryable: bool
+    command_id: str | None = None
+    sandbox_id: str | None = None
+    errors: list[FieldError] = []
+
+
+class Health(msgspec.Struct, kw_only=True):
+    """``GET /healthz`` and ``/readyz``: ``reasons`` says why not, in sentences."""
+
+    status: Literal["ok", "not_ready"]
+    reasons: list[str] = []
+
+
+def canonical(value: Any) -> Any:
+    """``value`` as plain JSON types with nulls left out and object keys sorted, for fingerprints."""
+    plain = msgspec.to_builtins(value)
+    return _without_nulls(plain)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(value[key]) for key in sorted(value) if value[key] is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

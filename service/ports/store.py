@@ -1,0 +1,255 @@
+"""What the core asks of a store: claims changed by compare-and-set, a few indexes, leases and messages.
+
+All times are Unix milliseconds by the store's own clock; a replica's clock is never asked. Every method may
+raise ``service.errors.StoreUnavailable``: then nothing is known to have been written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from service.core.states import ClaimState
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim as it stood at ``now``. ``id`` is a ``command_id``, or the digest of a sandbox's key."""
+
+    id: str
+    state: ClaimState
+    epoch: int
+    """Fencing token: raised at every change of owner."""
+    attempt: int
+    """Names the fence (jobs) or the create (sandboxes)."""
+    revision: int
+    """Raised by every write; followers compare it."""
+    lease_until: int
+    token: str
+    """Random, made for one try: tells our own resent write, and writers from before a loss of data."""
+    owner: str
+    """The replica at work."""
+    cancel: bool
+    """A caller wants the job cancelled."""
+    body: bytes
+    now: int
+    """The store's time when this was read."""
+
+    @property
+    def lease_expired(self) -> bool:
+        """Nobody renews this claim any more."""
+        return self.lease_until <= self.now
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Output to keep beside a record: ``data`` begins at byte ``offset`` of the log."""
+
+    offset: int
+    data: bytes
+
+
+class JobRow(msgspec.Struct, frozen=True):
+    """One entry of a job index: when it was submitted (ms), and its id."""
+
+    at: int
+    command_id: str
+
+
+class StoreHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server says of itself; None where it can't be read."""
+
+    version: str | None = None
+    maxmemory_policy: str | None = None
+    persistence: str | None = None
+    """``aof``, ``rdb`` or ``none``."""
+    role: str | None = None
+
+
+class Store(Protocol):
+    """A Redis server, or one in the process. Answers that did not change anything say what is there now."""
+
+    # -- claims: each is one script, one round trip; `service.core.states.SCRIPTS` has the legal moves.
+    # -- Each returns (done, record): done is False where the compare failed, and record is what stands there.
+
+    async def claim(
+        self, id: str, *, token: str, owner: str, lease: float, body: bytes, request: bytes = b""
+    ) -> tuple[bool, Record]:
+        """Make the claim where there is none (``SET NX``), CLAIMED, epoch 1, attempt 1.
+
+        A record whose token is ``token`` is our own resent write: done. ``request`` is kept beside it, compressed
+        (see ``request``). Waits for ``claim_replicas`` acknowledgements where the adapter was told to; too few
+        raise ``StoreUnavailable``.
+        """
+        ...
+
+    async def get(self, id: str) -> Record | None:
+        """The record, or None."""
+        ...
+
+    async def get_many(self, ids: Sequence[str]) -> list[Record | None]:
+        """Several at once, in the order asked for."""
+        ...
+
+    async def take_over(self, seen: Record, *, token: str, owner: str, lease: float) -> tuple[bool, Record | None]:
+        """CLAIMED with a lease that ran out (by the server's time, at epoch ``seen.epoch`` and token ``seen.token``) becomes ours: epoch + 1, same attempt and body."""
+        ...
+
+    async def reopen(
+        self, seen: Record, *, token: str, owner: str, lease: float, next_attempt: bool, body: bytes, request: bytes = b""
+    ) -> tuple[bool, Record | None]:
+        """REFUSED, VOIDED, UNKNOWN or DONE, at ``seen.revision`` and token, becomes CLAIMED: epoch + 1, attempt + 1 if ``next_attempt``, no wish, no TTL.
+
+        The script itself holds: VOIDED always takes the next attempt, REFUSED never does.
+        """
+        ...
+
+    async def dispatch(self, mine: Record, *, lease: float, body: bytes) -> tuple[bool, Record | None]:
+        """CLAIMED becomes DISPATCHED for the owner (token and epoch), with a fresh lease. Refused where a cancel is wished."""
+        ...
+
+    async def renew(self, mine: Record, *, lease: float) -> tuple[bool, Record | None]:
+        """A fresh lease for the owner of a CLAIMED or DISPATCHED claim."""
+        ...
+
+    async def release(self, mine: Record) -> tuple[bool, Record | None]:
+        """Give a CLAIMED claim back: its lease ends now."""
+        ...
+
+    async def settle(
+        self, mine: Record, state: ClaimState, *, body: bytes, ttl: float | None
+    ) -> tuple[bool, Record | None]:
+        """The owner (token and epoch) writes how it went. ``ttl`` seconds, or None to keep it for good."""
+        ...
+
+    async def abandon(self, seen: Record, *, body: bytes, ttl: float | None) -> tuple[bool, Record | None]:
+        """At ``seen.revision`` and token, with a lease that ran out: CLAIMED becomes REFUSED with ``ttl``, DISPATCHED becomes UNKNOWN without."""
+        ...
+
+    async def advance(
+        self,
+        seen: Record,
+        state: ClaimState,
+        *,
+        body: bytes,
+        ttl: float | None = None,
+        append: Appended | None = None,
+        quiet: bool = False,
+    ) -> tuple[bool, Record | None]:
+        """Whoever follows writes what it saw, at ``seen.revision`` and token.
+
+        ``append`` adds output in the same script: where ``append.offset`` is the end of what is kept it is joined on,
+        else it takes its place (a gap). Of what is kept, at least the last ``record_output`` bytes stay and at most
+        twice as many; closing (CLOSED) trims to ``record_output``, compresses, and sets the same TTL. ``quiet``: no message (nothing a
+        waiter needs to know).
+        """
+        ...
+
+    async def wish_cancel(self, id: str) -> tuple[bool, Record | None]:
+        """Note the wish on any active record (see ``ClaimState.active``); again is fine. None: no such record."""
+        ...
+
+    async def restore(
+        self, id: str, state: ClaimState, *, attempt: int, token: str, body: bytes
+    ) -> tuple[bool, Record]:
+        """Write the record of a job that was found by its fence after the data was lost, where there is none."""
+        ...
+
+    async def request(self, id: str) -> bytes | None:
+        """The request kept beside a claim, decompressed."""
+        ...
+
+    async def output(self, id: str, start: int, end: int) -> Appended | None:
+        """Bytes ``[start, end)`` of the kept output, cut to what is kept; None where nothing of it is kept.
+
+        The result's ``offset`` may be greater than ``start`` (what came before is no longer kept).
+        """
+        ...
+
+    async def output_span(self, id: str) -> tuple[int, int] | None:
+        """First and one past the last byte of the kept output; None where there is none."""
+        ...
+
+    async def put_streams(self, id: str, streams: Mapping[str, bytes], *, ttl: float) -> None:
+        """Keep the named outputs of an exec (``stdout``, ``stderr``) beside its record, compressed."""
+        ...
+
+    async def streams(self, id: str) -> dict[str, bytes] | None:
+        """The named outputs of an exec."""
+        ...
+
+    # -- sandboxes by id
+
+    async def put_sandbox(self, sandbox_id: str, body: bytes, *, ttl: float) -> None:
+        """Remember a sandbox for ``ttl`` seconds."""
+        ...
+
+    async def get_sandbox(self, sandbox_id: str) -> bytes | None:
+        """What was remembered of a sandbox."""
+        ...
+
+    # -- indexes: written before the claim, removed after the end, dangling entries dropped when met
+
+    async def index_job(self, command_id: str, *, tenant: str, sandbox_id: str, look_in: float) -> None:
+        """List a job under its tenant and its sandbox (at the server's time; a job listed already keeps its place), and as active with its first look in ``look_in`` seconds (never later than one already set)."""
+        ...
+
+    async def unindex_job(self, command_id: str, *, tenant: str, sandbox_id: str) -> None:
+        """Take a job out of every index."""
+        ...
+
+    async def jobs(
+        self, *, tenant: str, sandbox_id: str | None, before: JobRow | None, limit: int
+    ) -> list[JobRow]:
+        """A tenant's jobs (of one sandbox), newest first, after ``before``. Equal times are ordered by id, descending."""
+        ...
+
+    async def active_of(self, sandbox_id: str) -> list[str]:
+        """The active jobs of a sandbox."""
+        ...
+
+    async def due(self, *, limit: int, lease: float) -> list[str]:
+        """Active jobs whose look is due, at most ``limit``; each is set back by ``lease`` seconds in the same step, so that no other replica gets it meanwhile and, should this one die, another does."""
+        ...
+
+    async def next_look(self, command_id: str, *, after: float) -> None:
+        """Set the next look of an active job; does not list one that is not listed."""
+        ...
+
+    async def end_look(self, command_id: str, *, sandbox_id: str) -> None:
+        """The job is no longer active: drop it from the looks and from its sandbox's active jobs."""
+        ...
+
+    async def active_count(self) -> int:
+        """How many jobs are active, over all replicas. May be a second old."""
+        ...
+
+    # -- small shared things
+
+    async def lease(self, name: str, seconds: float) -> bool:
+        """Take the named lease (``SET NX PX``); False where somebody holds it. It ends by itself."""
+        ...
+
+    async def remember(self, name: str, value: bytes, *, ttl: float) -> None:
+        """Keep a small named value."""
+        ...
+
+    async def recall(self, name: str) -> bytes | None:
+        """A value kept by ``remember``."""
+        ...
+
+    async def trim_outputs(self, budget: int) -> int:
+        """Drop the oldest recorded outputs while all of them take more than ``budget`` bytes; how many went."""
+        ...
+
+    def changes(self) -> AsyncIterator[str | None]:
+        """Ids of records as they change, from every replica, over one subscription of its own; None when messages may have been lost (so look for yourself). Reconnects for ever; ends when cancelled."""
+        ...
+
+    async def health(self) -> StoreHealth:
+        """Raises ``StoreUnavailable`` when the server does not answer within its deadline."""
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
