@@ -1,0 +1,52 @@
+# Targets that a person calls have a `## sentence` behind them; `make help` lists those.
+# After any target `.venv/bin/oncebox` is there. Nothing is installed twice.
+
+VENV := .venv
+BIN := $(VENV)/bin
+ONCEBOX := $(BIN)/oncebox
+REDIS := $(VENV)/redis-server
+
+CODE := oncebox.py service tests
+# Two workers: the tests wait for processes more than they compute.
+PYTEST_ARGS ?= -n 2 --cov --cov-report=term
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@$(MAKE) --no-print-directory -s $(ONCEBOX)
+
+demo: $(ONCEBOX) ## Run a command of some seconds as a job, with nothing else set up
+	@echo '$$ oncebox run -- sh -c "for i in 1 2 3 4 5; do ...; sleep 1; done; exit 3"'
+	@$(ONCEBOX) run -- sh -c \
+	  'for i in 1 2 3 4 5; do echo "step $$i of 5, $$(date +%T)"; sleep 1; done; echo "giving up" >&2; exit 3'; \
+	code=$$?; \
+	echo "The command's exit code: $$code"; \
+	test $$code -eq 3
+
+test: $(ONCEBOX) ## Run all tests, on a real Redis server too
+	@tests/install-redis $(REDIS) || test "$$CI" != true
+	ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) $(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(ONCEBOX) ## Check format, lint and types
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy $(CODE)
+
+format: $(ONCEBOX) ## Format the code, and mend what the linter can mend
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+clean: ## Remove caches and reports; the virtual environment stays
+	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+	@$(MAKE) --no-print-directory -s $(ONCEBOX)
+
+# pip writes the command last, so the command itself says whether the installation is complete and new enough.
+$(ONCEBOX): pyproject.toml constraints.txt
+	@test -x $(BIN)/pip || { python=$$(.ci/find-python) && echo "Making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV); }
+	@echo "Installing into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,dev]' -c constraints.txt
+	@touch $@
