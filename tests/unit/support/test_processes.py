@@ -1,0 +1,100 @@
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.ports import LOOPBACK, free_port
+from tests.support.processes import ManagedProcess, Spawner
+
+
+def test_output_and_exit_code_are_kept(spawn: Spawner) -> None:
+    process = spawn(["sh", "-c", "cat; echo oops >&2; echo $NAME; exit 7"], env={"NAME": "x"}, stdin=b"in\n")
+
+    assert process.wait() == 7
+    assert process.stdout == "in\nx\n"
+    assert process.stderr == "oops\n"
+
+
+def test_a_variable_can_be_unset(spawn: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEFT_OVER", "x")
+
+    process = spawn(["sh", "-c", "echo ${LEFT_OVER-unset}"], env={"LEFT_OVER": None})
+
+    process.wait()
+    assert process.stdout == "unset\n"
+
+
+def test_a_line_is_waited_for_on_both_outputs(spawn: Spawner) -> None:
+    process = spawn(["sh", "-c", "sleep 0.1; echo listening on 12 >&2; exec sleep 60"])
+
+    assert process.wait_for_line(r"listening on (\d+)")[1] == "12"
+    assert process.alive
+
+
+def test_waiting_for_a_line_ends_with_the_process_and_shows_its_output(spawn: Spawner) -> None:
+    process = spawn(["sh", "-c", "echo no such file; exit 3"], name="server")
+
+    with pytest.raises(AssertionError, match=r"(?s)server.*exit code 3.*no such file"):
+        process.wait_for_line("ready")
+
+
+def test_waiting_for_a_line_has_a_deadline(spawn: Spawner) -> None:
+    process = spawn(["sleep", "60"])
+
+    with pytest.raises(AssertionError, match="still running"):
+        process.wait_for_line("ready", timeout=0.05)
+
+
+def test_a_url_is_waited_for(spawn: Spawner, tmp_path: Path) -> None:
+    port = free_port()
+    process = spawn([sys.executable, "-m", "http.server", str(port), "-b", LOOPBACK], cwd=tmp_path)
+
+    process.wait_for_url(f"http://{LOOPBACK}:{port}/")
+    process.wait_for_url(f"http://{LOOPBACK}:{port}/none", status=404)
+
+
+def test_terminate_lets_it_end_by_itself(spawn: Spawner) -> None:
+    process = spawn(["sh", "-c", "trap 'echo bye; exit 4' TERM; echo ready; while :; do sleep 0.01; done"])
+    process.wait_for_line("ready")
+
+    assert process.terminate() == 4
+    assert "bye" in process.stdout
+
+
+def test_terminate_kills_what_does_not_end(spawn: Spawner) -> None:
+    process = spawn(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.01; done"])
+    process.wait_for_line("ready")
+
+    with pytest.raises(AssertionError, match="did not end"):
+        process.terminate(timeout=0.1)
+    assert process.exit_code == -signal.SIGKILL
+
+
+def test_kill_takes_the_children_along(tmp_path: Path) -> None:
+    with ManagedProcess(["sh", "-c", "sleep 60 & echo $!; wait"], folder=tmp_path) as process:
+        child = psutil.Process(int(process.wait_for_line(r"\d+")[0]))
+
+    # It may be a zombie until whoever inherited it has looked.
+    assert not child.is_running() or child.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def test_a_failed_test_shows_the_output_of_its_processes(pytester: pytest.Pytester) -> None:
+    root = Path(__file__).parents[3]
+    pytester.makeconftest(
+        "from tests.conftest import *\nfrom tests.conftest import pytest_runtest_makereport"
+    )
+    pytester.makepyfile(
+        """
+        def test_it(spawn):
+            spawn(["sh", "-c", "echo the reason"], name="server").wait()
+            raise AssertionError
+        """
+    )
+    pytester.makeini(f"[pytest]\npythonpath = {root}\nasyncio_default_fixture_loop_scope = function")
+
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*Process server*", "*the reason*"])
