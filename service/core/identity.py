@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import hmac
 import re
 import secrets
 from typing import Any
@@ -97,3 +98,21 @@ def fence_token(ref: str, attempt: int) -> str:
 def random_token() -> str:
     """128 random bits in hex: a claim's token, a generation, a boot mark, a key made for a caller."""
     return secrets.token_hex(16)
+
+
+def signature(secret: str, tenant: str, owner: str, digest: str) -> str:
+    """HMAC-SHA256 over whose a sandbox is (first 32 hex digits), so that a forged label is worth nothing."""
+    return hmac.new(secret.encode(), _packed(tenant, owner, digest), hashlib.sha256).hexdigest()[:DIGEST_LENGTH]
+
+
+def same(left: str, right: str) -> bool:
+    """Equality in constant time."""
+    return hmac.compare_digest(left.encode(), right.encode())
+
+
+_SANDBOX_ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+
+
+def plausible_sandbox_id(text: str) -> bool:
+    """Whether an engine could have given this id; others are never put into a URL."""
+    return _SANDBOX_ID.fullmatch(text) is not None

@@ -7,7 +7,7 @@
     CLAIMED, DISPATCHED --settle--> REFUSED     known not to have been executed
     DISPATCHED --settle, abandon--> UNKNOWN     may have been executed
     UNKNOWN --advance--> ACCEPTED, RUNNING, VOIDED, CLOSED, DONE
-    ACCEPTED --advance--> VOIDED                the submission met a void, and ran nothing
+    ACCEPTED --reopen--> CLAIMED                the submission met a void and ran nothing: the next attempt is sent
     REFUSED, VOIDED --reopen--> CLAIMED         a retry really tries again
     UNKNOWN, DONE --reopen--> CLAIMED           sandboxes only: looked for and given up; gone
 
@@ -84,6 +84,7 @@ SCRIPTS: Mapping[str, Mapping[ClaimState | None, frozenset[ClaimState]]] = {
         _S.VOIDED: frozenset({_S.CLAIMED}),
         _S.UNKNOWN: frozenset({_S.CLAIMED}),
         _S.DONE: frozenset({_S.CLAIMED}),
+        _S.ACCEPTED: frozenset({_S.CLAIMED}),
     },
     "advance": {
         _S.UNKNOWN: frozenset({_S.UNKNOWN, _S.ACCEPTED, _S.RUNNING, _S.VOIDED, _S.REFUSED, _S.ENDED, _S.CLOSED, _S.DONE}),

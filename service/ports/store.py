@@ -98,9 +98,10 @@ class Store(Protocol):
     async def reopen(
         self, seen: Record, *, token: str, owner: str, lease: float, next_attempt: bool, body: bytes, request: bytes = b""
     ) -> tuple[bool, Record | None]:
-        """REFUSED, VOIDED, UNKNOWN or DONE, at ``seen.revision`` and token, becomes CLAIMED: epoch + 1, attempt + 1 if ``next_attempt``, no wish, no TTL.
+        """REFUSED, VOIDED, ACCEPTED, UNKNOWN or DONE, at ``seen.revision`` and token, becomes CLAIMED: epoch + 1, attempt + 1 if ``next_attempt``, no TTL.
 
-        The script itself holds: VOIDED always takes the next attempt, REFUSED never does.
+        The script itself holds: VOIDED and ACCEPTED (whose submission met a void) always take the next attempt,
+        REFUSED never does. A wish to cancel is dropped, but from ACCEPTED.
         """
         ...
 
@@ -244,6 +245,10 @@ class Store(Protocol):
 
     def changes(self) -> AsyncIterator[str | None]:
         """Ids of records as they change, from every replica, over one subscription of its own; None when messages may have been lost (so look for yourself). Reconnects for ever; ends when cancelled."""
+        ...
+
+    async def now(self) -> int:
+        """The store's time, Unix milliseconds."""
         ...
 
     async def health(self) -> StoreHealth:

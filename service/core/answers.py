@@ -1,0 +1,50 @@
+"""What use cases answer with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from service.messages import ExecResult, ExecStart, ExecText, Job, OutputEvent, Problem
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """``value``; ``replayed`` when this request did not make it; ``key``: the Idempotency-Key in force."""
+
+    value: T
+    replayed: bool
+    key: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a job: ``id`` is the cursor to resume from."""
+
+    kind: Literal["output", "state", "end"]
+    id: str
+    data: OutputEvent | Job
+
+
+@dataclass(frozen=True)
+class ExecEvent:
+    """One event of a streamed exec."""
+
+    kind: Literal["start", "stdout", "stderr", "result", "error"]
+    data: ExecStart | ExecText | ExecResult | Problem
+
+
+@dataclass(frozen=True)
+class RawOutput:
+    """Bytes ``[start, end)`` of a job's output; ``skipped``: how many from the log's start are no longer kept."""
+
+    start: int
+    end: int
+    size: int | None
+    """Bytes of the whole output; None while the job runs."""
+    skipped: int
+    partial: bool
+    chunks: AsyncIterator[bytes]

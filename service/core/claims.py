@@ -1,0 +1,108 @@
+"""Owning a claim: work in flight, its lease, its answer, and waiting for somebody else's.
+
+Work belongs to the application: a caller who goes away stops nothing. One task an id in a process; its waiters
+share it, and a waiter's cancellation never reaches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from service.core.tasks import Tasks
+from service.core.watching import POLL, Tend, Watches
+from service.errors import StoreUnavailable
+from service.ports.store import Record, Store
+
+T = TypeVar("T")
+log = logging.getLogger("oncebox.claims")
+
+PERSIST = 120.0
+"""Seconds for which an answer that is known is tried to be written while the store is away."""
+
+Work = Callable[[Record], Awaitable[Record | None]]
+
+
+class Claims:
+    """The claims that this replica owns or waits for."""
+
+    def __init__(self, store: Store, watches: Watches, tasks: Tasks, *, owner: str, lease: float) -> None:
+        self.store = store
+        self.watches = watches
+        self.tasks = tasks
+        self.owner = owner
+        self.lease = lease
+        self._flights: dict[str, tuple[Record, asyncio.Task[Record | None]]] = {}
+
+    def own(self, mine: Record, work: Work) -> asyncio.Task[Record | None]:
+        """Do ``work`` under the lease of ``mine``, in a task of the application."""
+        task = self.tasks.start(self._leased(mine, work), f"claim {mine.id}")
+        self._flights[mine.id] = (mine, task)
+        task.add_done_callback(lambda ended: self._landed(mine.id, ended))
+        return task
+
+    def _landed(self, id: str, task: asyncio.Task[Record | None]) -> None:
+        flight = self._flights.get(id)
+        if flight is not None and flight[1] is task:
+            del self._flights[id]
+
+    async def _leased(self, mine: Record, work: Work) -> Record | None:
+        renewal = self.tasks.start(self._renew(mine), f"lease {mine.id}")
+        try:
+            return await work(mine)
+        finally:
+            renewal.cancel()
+
+    async def _renew(self, mine: Record) -> None:
+        while True:
+            await asyncio.sleep(self.lease / 3)
+            with contextlib.suppress(StoreUnavailable):
+                ours, record = await self.store.renew(mine, lease=self.lease)
+                if not ours and (record is None or not record.state.pending or record.token != mine.token):
+                    return
+
+    async def persist(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write what is known by now, again and again while the store is away (``PERSIST`` at most)."""
+        deadline = asyncio.get_running_loop().time() + PERSIST
+        delay = 0.1
+        while True:
+            try:
+                return await write()
+            except StoreUnavailable:
+                if asyncio.get_running_loop().time() + delay > deadline:
+                    raise
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+                delay = min(delay * 2, 2.0)
+
+    async def wait(
+        self, id: str, until: Callable[[Record], bool], timeout: float, tend: Tend | None = None
+    ) -> Record | None:
+        """The record as soon as ``until`` holds, or as it is after ``timeout`` seconds; None: there is none."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        async with self.watches.of(id, tend) as watch:
+            while True:
+                record = watch.record
+                left = deadline - loop.time()
+                if record is not None and until(record):
+                    return record
+                if record is not None and record.state.pending and record.lease_expired:
+                    return record
+                if left <= 0:
+                    return record or await self.store.get(id)
+                await watch.change(min(left, POLL))
+
+    async def drain(self, grace: float) -> None:
+        """Finish what is owned, for ``grace`` seconds at most; give back what was not dispatched by then."""
+        flights = dict(self._flights)
+        if flights:
+            await asyncio.wait([task for _, task in flights.values()], timeout=grace)
+        for mine, task in flights.values():
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(StoreUnavailable):
+                    await self.store.release(mine)

@@ -1,0 +1,68 @@
+"""Cursors into a job's output, and cutting bytes into text. Pure.
+
+A cursor holds the place in the output and the state that its holder has seen, so that a long poll returns as
+soon as either differs. To callers it is opaque; one that is not of our making is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import re
+
+import msgspec
+
+from service.errors import InvalidRequest
+from service.messages import Encoding, JobState
+
+_FORM = re.compile(r"1\.([0-9]{1,18})\.([a-z_]{1,12})")
+END = "end"
+"""Stands for the state where everything was handed out."""
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """``offset``: bytes of the log before the place. ``seen``: the state last seen, or ``END``."""
+
+    offset: int = 0
+    seen: str = ""
+
+    def encode(self) -> str:
+        """The text that callers get."""
+        plain = f"1.{self.offset}.{self.seen}"
+        return base64.urlsafe_b64encode(plain.encode()).rstrip(b"=").decode()
+
+    def saw(self, state: JobState) -> bool:
+        """The holder knows this state."""
+        return self.seen == state.value
+
+
+def parse(text: str | None, *, field: str = "cursor") -> Cursor | None:
+    """The cursor behind ``text``; None for None. Raises ``InvalidRequest`` for what is no cursor of ours."""
+    if text is None:
+        return None
+    try:
+        plain = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)).decode("ascii")
+        match = _FORM.fullmatch(plain)
+        if match is not None:
+            cursor = Cursor(int(match[1]), match[2])
+            known = cursor.seen == END or cursor.seen in {state.value for state in JobState}
+            if known and cursor.encode() == text:
+                return cursor
+    except (ValueError, binascii.Error):
+        pass
+    raise InvalidRequest.of(field, "is no cursor that this service made")
+
+
+def text_of(data: bytes, encoding: Encoding, *, final: bool) -> tuple[str, int]:
+    """``data`` as it is shown, and how many of its bytes that took.
+
+    In UTF-8 a character that is cut at the end is left for the next time, unless ``final``; bytes that are not
+    UTF-8 are U+FFFD, the same ones however the output is cut.
+    """
+    if encoding is Encoding.BASE64:
+        return base64.b64encode(data).decode("ascii"), len(data)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final)
+    pending = b"" if final else decoder.getstate()[0]
+    return text, len(data) - len(pending)

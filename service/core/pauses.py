@@ -1,0 +1,29 @@
+"""Named points at which a fault test can hold a replica (and kill or freeze it there). Off unless switched on.
+
+``ONCEBOX_PAUSE_POINTS`` names a directory. While it holds a file of a point's name, whoever reaches that point
+leaves ``<name>.<pid>.hit`` beside it and waits until the file is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+_DIRECTORY = os.environ.get("ONCEBOX_PAUSE_POINTS")
+
+AFTER_CLAIM = "after_claim"
+BEFORE_DISPATCH = "before_dispatch"
+AFTER_DISPATCH = "after_dispatch"
+BEFORE_SETTLE = "before_settle"
+
+
+async def reach(point: str) -> None:
+    """Wait here for as long as a test wants it."""
+    if _DIRECTORY is None:
+        return
+    held = Path(_DIRECTORY, point)
+    if held.exists():
+        held.with_name(f"{point}.{os.getpid()}.hit").touch()
+        while held.exists():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,30 @@
+"""What a failed engine call means to a caller. `docs/concepts.md` has the table."""
+
+from __future__ import annotations
+
+from service import errors
+from service.ports import engine as port
+
+
+def refusal(error: port.EngineError, *, sandbox_id: str | None = None) -> errors.OnceboxError:
+    """The problem for a call that was not executed, or that only asked."""
+    match error:
+        case port.SandboxMissing():
+            return errors.SandboxNotFound(sandbox_id=sandbox_id)
+        case port.SandboxNotReady():
+            return errors.SandboxNotRunning(f"The sandbox can't do this now: {error.message}", sandbox_id=sandbox_id, retry_after=5)
+        case port.Busy():
+            return errors.QuotaExceeded(f"The engine has no room now: {error.message}", retry_after=error.retry_after or 5)
+        case port.Denied():
+            return errors.EngineUnavailable("The engine does not accept this service's key.", retry_after=30)
+        case port.Refused():
+            return errors.EngineRejected(error.message, sandbox_id=sandbox_id)
+        case port.NotReached():
+            return errors.EngineUnavailable("The engine could not be reached.", sandbox_id=sandbox_id, retry_after=2)
+        case _:
+            return errors.EngineUnavailable("The engine did not answer.", sandbox_id=sandbox_id, retry_after=2)
+
+
+def not_executed(error: port.EngineError) -> bool:
+    """The engine did certainly not do what it was asked to."""
+    return isinstance(error, port.Refused | port.NotReached)

@@ -1,0 +1,37 @@
+"""Tasks that belong to the application, not to a request: held by strong references, their exceptions never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+log = logging.getLogger("oncebox.tasks")
+
+
+class Tasks:
+    """Starts tasks, keeps them alive, and ends them with the application."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run ``work`` in a task of the application; an exception that nobody fetches is logged."""
+        task = asyncio.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task %s ended with an error", task.get_name(), exc_info=error)
+
+    async def cancel_all(self) -> None:
+        """Cancel what still runs and wait for it."""
+        running = [task for task in self._running if task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -1,0 +1,95 @@
+"""Waiting for a record to change: one watch an id in a process, however many wait on it.
+
+A watch reads its record when a message says that it changed (from whichever replica), and now and then besides,
+since messages may get lost. One subscription a replica carries the messages of all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from service.core.tasks import Tasks
+from service.errors import StoreUnavailable
+from service.ports.store import Record, Store
+
+POLL = 1.0
+"""Seconds between two looks at a watched record when no message comes."""
+
+Tend = Callable[[Record], Awaitable[float]]
+
+
+class Watch:
+    """The latest of one record, shared by all who wait for it."""
+
+    def __init__(self) -> None:
+        self.record: Record | None = None
+        self.users = 0
+        self.poked = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._seen = False
+
+    def put(self, record: Record | None) -> None:
+        """A newer reading: wake everybody if it differs."""
+        old, self.record = self.record, record
+        first, self._seen = not self._seen, True
+        if first or (old is None) != (record is None) or (old and record and old.revision != record.revision):
+            self._news.set()
+            self._news = asyncio.Event()
+
+    async def change(self, timeout: float) -> bool:
+        """Wait until the record changes; False when ``timeout`` seconds went by."""
+        news = self._news
+        try:
+            await asyncio.wait_for(news.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+
+class Watches:
+    """All watches of a replica. ``tend`` is called with each reading, and says when to look again (seconds)."""
+
+    def __init__(self, store: Store, tasks: Tasks) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._watches: dict[str, Watch] = {}
+
+    @contextlib.asynccontextmanager
+    async def of(self, id: str, tend: Tend | None = None) -> AsyncIterator[Watch]:
+        """Watch ``id`` for as long as the block lasts."""
+        watch = self._watches.get(id)
+        if watch is None:
+            watch = self._watches[id] = Watch()
+            watch.task = self._tasks.start(self._follow(id, watch, tend), f"watch {id}")
+        watch.users += 1
+        try:
+            yield watch
+        finally:
+            watch.users -= 1
+            if watch.users == 0 and watch.task is not None:
+                del self._watches[id]
+                watch.task.cancel()
+
+    async def _follow(self, id: str, watch: Watch, tend: Tend | None) -> None:
+        while True:
+            watch.poked.clear()
+            delay = POLL
+            with contextlib.suppress(StoreUnavailable):
+                record = await self._store.get(id)
+                watch.put(record)
+                if tend is not None and record is not None:
+                    delay = await tend(record)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(watch.poked.wait(), delay)
+
+    async def listen(self) -> None:
+        """Carry messages to the watches, for ever."""
+        async for id in self._store.changes():
+            if id is None:
+                for watch in self._watches.values():
+                    watch.poked.set()
+            elif (named := self._watches.get(id)) is not None:
+                named.poked.set()
