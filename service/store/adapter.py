@@ -1,0 +1,91 @@
+"""The store on Redis: ``service.ports.store.Store`` in one class."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+from service.errors import StoreUnavailable
+from service.ports.store import StoreHealth
+from service.store.changes import changes
+from service.store.claims import Claims
+from service.store.indexes import Indexes
+from service.store.link import Link
+from service.store.urls import server
+
+
+class RedisStore(Claims, Indexes):
+    """Claims, what is kept beside them, and the indexes, on one Redis.
+
+    Belongs to the event loop that it is used in.
+    """
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        retention: float,
+        record_output: int,
+        claim_replicas: int = 0,
+        max_connections: int = 64,
+    ) -> Self:
+        """A store at ``url``; nothing is connected yet.
+
+        ``memory://`` is a server in the process, a fresh one each time. ``retention`` in seconds and
+        ``record_output`` in bytes are the settings of that name. ``claim_replicas`` Redis replicas must
+        acknowledge a new owner. At most ``max_connections`` commands are in flight; more wait. Raises
+        ``ValueError`` for a URL that is not understood.
+        """
+        where = server(url, max_connections)
+        replicas = 0 if where.memory else claim_replicas
+        link = Link(where, max_connections=max_connections, replicas=replicas)
+        return cls(link, retention=retention, record_output=record_output)
+
+    def changes(self) -> AsyncIterator[str | None]:
+        """Ids of records as they change, from every replica; None when messages may have been lost."""
+        return changes(self._link)
+
+    async def health(self) -> StoreHealth:
+        """What the server says of itself."""
+        if self._link.server.memory:
+            return StoreHealth(version="in the process", role="master")
+        info = _fields(await self._link.command("INFO"))
+        return StoreHealth(
+            version=info.get("redis_version"),
+            maxmemory_policy=info.get("maxmemory_policy"),
+            persistence=await self._persistence(info),
+            role=info.get("role"),
+        )
+
+    async def _persistence(self, info: dict[str, str]) -> str | None:
+        if info.get("aof_enabled") == "1":
+            return "aof"
+        try:
+            saved: list[bytes] = await self._link.command("CONFIG", "GET", "save")
+        except StoreUnavailable:
+            # Where CONFIG is closed to us, as in most managed servers.
+            return None
+        return "rdb" if any(saved[1:]) else "none"
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._link.close()
+
+
+def _fields(info: Any) -> dict[str, str]:
+    """``INFO`` as redis-py gives it: fields, or, on a cluster, fields by node."""
+    if isinstance(info, dict) and info and all(isinstance(value, dict) for value in info.values()):
+        info = next(iter(info.values()))
+    return {str(name): str(value) for name, value in dict(info).items()}
+
+
+def open_store(
+    url: str, *, retention: float, record_output: int, claim_replicas: int = 0, max_connections: int = 64
+) -> RedisStore:
+    """``RedisStore.from_url``."""
+    return RedisStore.from_url(
+        url,
+        retention=retention,
+        record_output=record_output,
+        claim_replicas=claim_replicas,
+        max_connections=max_connections,
+    )

@@ -1,0 +1,23 @@
+"""What the parts of the adapter stand on."""
+
+from service.store.link import Link
+from service.store.scripts import Call, scripts
+
+
+class Part:
+    """A part of the adapter: it has the link, and whatever one part needs to know."""
+
+    def __init__(self, link: Link, *, retention: float, record_output: int) -> None:
+        self._link = link
+        self._retention = retention
+        self._record_output = record_output
+
+
+def call(name: str, keys: tuple[str, ...], *args: bytes | str | int) -> Call:
+    """The script ``name`` with its keys and arguments."""
+    return Call(scripts()[name], keys, args)
+
+
+def ms(seconds: float | None) -> int:
+    """Whole milliseconds; 0 for None, else at least 1: Redis refuses an expiry of 0."""
+    return 0 if seconds is None else max(1, round(seconds * 1000))

@@ -1,0 +1,28 @@
+-- claim: make the claim where there is none.
+--
+-- call     KEYS claim output request streams  ARGV id token owner lease_ms body request
+-- from     absent
+-- to       claimed: epoch 1, attempt 1, no TTL
+-- A claimed claim with this very token is our own write whose answer was lost: done, with a fresh lease. It is
+-- written again, so that a WAIT behind it has something to wait for.
+
+local moves = { absent = "claimed" }
+
+local now = clock()
+local claim = {
+  state = 'claimed', epoch = 1, attempt = 1, revision = 1, lease = now + tonumber(ARGV[4]), cancel = '0',
+  token = ARGV[2], owner = ARGV[3], body = ARGV[5],
+}
+local raw = form(claim)
+if may(moves, 'absent', claim.state) and redis.call('SET', KEYS[1], raw, 'NX') then
+  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+  if ARGV[6] ~= '' then redis.call('SET', KEYS[3], ARGV[6]) end
+  redis.call('PUBLISH', CHANNEL, ARGV[1])
+  return { 1, now, raw }
+end
+
+local _, there, stop = open()
+if stop then return stop end
+if there.token ~= ARGV[2] or there.state ~= 'claimed' then return unchanged(now, there) end
+there.lease = claim.lease
+return write(now, there, 0, true)

@@ -1,0 +1,8 @@
+-- look: set when an active job is looked at next.
+--
+-- call     KEYS looks  ARGV id after_ms mode
+-- KEYS[1]  oncebox:looks:<shard>   zset, id by ms
+-- mode     LT: list it, never later than it stands; XX: only where it is listed
+
+local now = clock()
+return redis.call('ZADD', KEYS[1], ARGV[3], 'CH', now + tonumber(ARGV[2]), ARGV[1])

@@ -1,0 +1,19 @@
+-- settle: the owner writes how it went.
+--
+-- call     KEYS claim output request streams  ARGV id token epoch state ttl_ms body
+-- from     claimed, dispatched; unknown too: an answer that came late. At this token and epoch
+-- to       as the table says; the lease is over
+
+local moves = {
+  claimed = "refused closed done",
+  dispatched = "refused unknown accepted done",
+  unknown = "accepted done",
+}
+
+local now, claim, stop = open()
+if stop then return stop end
+if not (owned(claim) and may(moves, claim.state, ARGV[4])) then return unchanged(now, claim) end
+claim.state = ARGV[4]
+claim.lease = 0
+claim.body = ARGV[6]
+return write(now, claim, ARGV[5])
