@@ -1,0 +1,118 @@
+"""The shell texts of `service.core.fence`, which fills in what stands between two ``@``. All POSIX sh."""
+
+# -- the wrapper: COMPARE, MAKE, RUN, NOTE one after the other, by `eval` of what ONCEBOX_FENCE holds
+
+# $1 becomes the fence, $2 the output's path, $3 the caller's command. The substitution with readlink comes
+# before any redirection: busybox runs readlink inside the shell. Only regular builtins (true, read, printf)
+# stand before redirections that may fail: on `:` or `exec` these end the shell.
+COMPARE = r"""
+set -- @FENCE@ "$(readlink /proc/$$/fd/1 2>/dev/null)" "$ONCEBOX_COMMAND"
+ONCEBOX_FENCE=; { read -r ONCEBOX_FENCE <"${1%/*}/boot"; } 2>/dev/null
+[ "$ONCEBOX_FENCE" = @BOOT@ ] || { echo "oncebox-fence ${1##*/} boot"; exit 0; }
+"""
+
+# Made empty (noclobber is O_EXCL), filled in a second step: a full disk must not look like a lost race.
+MAKE = r"""
+set -C
+if { true >"$1"; } 2>/dev/null; then
+printf 'fp=%s\ntimeout=%s\npid=%s\nlog=%s\n' @FINGERPRINT@ @TIMEOUT@ $$ "$2" 2>/dev/null >>"$1"
+else
+ONCEBOX_FENCE=none
+[ ! -e "$1" ] || { ONCEBOX_FENCE=; read -r ONCEBOX_FENCE <"$1"; } 2>/dev/null
+echo "oncebox-fence ${1##*/} $ONCEBOX_FENCE"; exit 0
+fi
+set +C
+"""
+
+# The shell is the one that runs this (execd chose it), found without the caller's PATH where that can be
+# done. The handler, not an ignore, which is inherited, lets the wrapper outlive the command's own trap: execd
+# kills the group when the first process ends. stderr is put aside for the shell's own "Killed"; `(exec ...)`
+# because dash applies a command's redirections in the waiting shell.
+RUN = r"""
+unset ONCEBOX_FENCE ONCEBOX_COMMAND
+set -- "$1" "$3" sh
+command -v sh >/dev/null || set -- "$1" "$2" /bin/sh
+if command -v shopt >/dev/null; then
+set -- "$1" "$2" bash; [ ! -e /proc/$$/exe ] || set -- "$1" "$2" "-a bash /proc/$$/exe"
+fi
+trap : HUP INT TERM; exec 3>&2 2>/dev/null
+(exec $3 -c "$2" 2>&3 3>&-); set -- "$1" $?
+"""
+
+# On a line of its own, whatever a full disk left of the lines before. A failure costs the note, not the run.
+NOTE = r"""
+printf '\nexit=%s\n' $2 >>"$1"
+"""
+
+# -- our own small commands: HEAD and one of the others
+
+# Field 22 of /proc/1/stat, counted from behind the last ")": the name before it may hold anything.
+HEAD = r"""
+d=@DIRECTORY@ f=$d/@TOKEN@ t=$d/.tmp.@RANDOM@ b= w= s=
+{ read -r s </proc/1/stat; } 2>/dev/null
+set -- ${s##*) }; s=${20:-0}
+mark() { b=; { read -r b <"$d/boot"; } 2>/dev/null; echo "boot=$b"; echo "start=$s"; }
+can_find() { [ -r /proc/self/cmdline ] && command -v grep >/dev/null; }
+find_token() { w=$(LC_ALL=C grep -ls '@PATTERN@' /proc/[0-9]*/cmdline 2>/dev/null); [ "$w" ]; }
+"""
+
+# What was written is read again before `ln` shows it: a full disk must not leave half a mark. The directory
+# is everybody's, like /tmp: where sandboxes share one, they may belong to different users.
+READY = r"""
+[ -s "$d/boot" ] || {
+mkdir -p -m 1777 "$d" && echo "@RANDOM@ $s" >"$t" && read -r w <"$t" &&
+[ "$w" = "@RANDOM@ $s" ] && ln "$t" "$d/boot"
+rm -f "$t"; } >/dev/null 2>&1
+mark; exit 0
+"""
+
+# The mark is compared again when the void stands: a job that wipes the directory in between, together with a
+# dispatch that makes a new mark, would else have us void a command that ran.
+VOID = r"""
+v=error; { read -r b <"$d/boot"; } 2>/dev/null
+[ "$b" != @BOOT@ ] || [ -e "$f" ] || {
+echo @VOID@ >"$t" && read -r w <"$t" && [ "$w" = @VOID@ ] && ln "$t" "$f"
+rm -f "$t"; } >/dev/null 2>&1
+w=$(head -c @SHOWN@ "$f" 2>/dev/null); mark
+if [ "$b" != @BOOT@ ]; then v=boot; elif [ "$w" = @VOID@ ]; then v=voided; elif [ -e "$f" ]; then v=run; fi
+echo "void=$v"; [ $v != run ] || { echo fence:; head -c @SHOWN@ "$f" 2>/dev/null; }; exit 0
+"""
+
+# Processes first, then the fence: a run that ends in between has noted its exit code by then. A fence that
+# appeared meanwhile belongs to a process that was not yet there to be found: look again.
+LOOK = r"""
+n=; [ -e "$f" ] || n=1
+if can_find; then
+find_token; [ -z "$n" ] || [ ! -e "$f" ] || find_token
+echo "found=$(for p in $w; do p=${p#/proc/}; echo ${p%/*}; done | tr '\n' ' ')"
+fi
+mark; [ ! -e "$f" ] || { echo fence:; head -c @SHOWN@ "$f" 2>/dev/null; }; exit 0
+"""
+
+# As execd's interrupt does it: SIGTERM to the group, up to 3 s, SIGKILL, also for what the first process
+# left. A group is ended only where its leader carries the token; else (no groups of ours here) the process
+# alone.
+END = r"""
+can_find || { echo end=error; exit 0; }
+find_token || {
+p=; while read -r w; do case $w in pid=*) p=${w#pid=};; esac; done <"$f"
+[ "$p" ] && [ -e "/proc/$p" ] && echo end=not_ours || echo end=gone; exit 0; } 2>/dev/null
+g=; for p in $w; do
+s=; { read -r s <"${p%/*}/stat"; } 2>/dev/null; set -- ${s##*) }; p=${p#/proc/}; p=${p%/*}
+[ "$3" != "$p" ] || p=-$p; g="$g $p"; done
+all() { for p in $g; do kill -s $1 -- $p; done 2>/dev/null; }
+all TERM; n=0
+while find_token && [ $n -lt 30 ]; do n=$((n + 1)); sleep 0.1 2>/dev/null || { sleep 1; n=$((n + 9)); }; done
+all KILL; echo end=ended; exit 0
+"""
+
+CLEAN = r"""
+can_find && cd "$d" 2>/dev/null || exit 0
+for n in $(find @TOKENS@ -type f -mmin +@MINUTES@ 2>/dev/null); do
+p=${n%?}; LC_ALL=C grep -qs "$p[${n#"$p"}]" /proc/[0-9]*/cmdline && continue
+p=; while read -r w; do case $w in log=/*) p=${w#log=};; esac; done <"$n"
+case $p in *.output) rm -f "$p";; *.stdout) rm -f "$p" "${p%.stdout}.stderr";; esac
+rm -f "$n" && echo "cleaned=$n"; done 2>/dev/null
+find . @OUTPUTS@ -type f -mmin +@MINUTES@ \( -path './.tmp.*' -o -path '/*' \) -exec rm -f {} + 2>/dev/null
+exit 0
+"""
