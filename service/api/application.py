@@ -1,0 +1,83 @@
+"""The ASGI application: the routes with everything around them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.routing import Router
+
+from service.api import openapi, routes, system
+from service.api.auth import Authenticator, OneTenant
+from service.api.middleware import Auth, Body, Edge, Guard, Keys
+from service.errors import NotFound
+from service.settings import SettingsError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from service.core.app import Core
+    from service.settings import Settings
+
+
+class Application:
+    """``draining`` is set by whoever serves it, when the replica is to get no more requests.
+
+    ``manages_core``: the core starts and shuts down with the ASGI lifespan.
+    """
+
+    def __init__(self, core: Core, settings: Settings, *, manages_core: bool) -> None:
+        self.core = core
+        self.settings = settings
+        self.manages_core = manages_core
+        self.draining = False
+        self.endpoints = routes.table(
+            system.Readiness(self._is_draining), system.Documents(*openapi.documents())
+        )
+        self._http = self._assembled()
+
+    def _is_draining(self) -> bool:
+        return self.draining
+
+    def _assembled(self) -> ASGIApp:
+        router = Router(
+            routes.starlette_routes(self.core, self.endpoints), redirect_slashes=False, default=_no_such_route
+        )
+        settings = self.settings
+        local = None if settings.has_keys else not settings.insecure
+        makes = [path for endpoint in self.endpoints if endpoint.makes for path in endpoint.paths]
+        public = [path for endpoint in self.endpoints if not endpoint.tenant for path in endpoint.paths]
+        app: ASGIApp = Auth(Body(router), authenticator=authenticator(settings), public=public)
+        return Edge(Keys(Guard(app, local=local), makes=makes), draining=self._is_draining)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        else:  # no WebSockets here; the server answers 403
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        if self.manages_core:
+            await self.core.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.draining = True
+        if self.manages_core:
+            await self.core.shutdown(self.settings.shutdown_grace)
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def authenticator(settings: Settings) -> Authenticator:
+    """How callers are told apart. Raises ``SettingsError`` rather than ignore keys that were asked for."""
+    if settings.has_keys:
+        raise SettingsError(
+            "ONCEBOX_TENANTS: this version has no API keys yet, and does not start without them"
+        )
+    return OneTenant()
+
+
+async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
+    raise NotFound

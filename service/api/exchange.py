@@ -1,0 +1,191 @@
+"""One request and what is known of it so far, shared by the middlewares and the handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from service.core.identity import random_token
+from service.errors import InvalidIdempotencyKey, InvalidRequest, JobNotFound, SandboxNotFound
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope
+
+    from service.core.app import Core
+
+T = TypeVar("T")
+
+_SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._~+/=:@-]{0,127}")
+_VISIBLE_ASCII = re.compile(r"[!-~]{1,255}")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\["\\])*"')
+_SANDBOX_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}")
+_COMMAND_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
+
+_SCOPE_KEY = "oncebox.exchange"
+
+
+class CallerGone(Exception):
+    """The caller closed the connection before there was an answer."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request on its way through; each middleware fills in what it finds out."""
+
+    method: str
+    headers: dict[str, list[str]]
+    """Lower-case names; every value of a repeated header, in order."""
+    request_id: str
+    route: str | None = None
+    """The route's template, not the path: for logs."""
+    tenant: str | None = None
+    key: str | None = None
+    """The Idempotency-Key in force: the caller's, or one made here for a POST that makes something."""
+    key_sent: bool = False
+    has_body: bool = False
+    """The headers announce a body."""
+    body: bytes = b""
+    body_done: bool = False
+    """No more bytes of the body will come."""
+    status: int | None = None
+    """Of the answer, once it began."""
+    answer_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Put on the answer, problems included."""
+
+    @staticmethod
+    def begin(scope: Scope) -> Exchange:
+        """The exchange of a new request; also kept in its scope."""
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        lengths = headers.get("content-length", ["0"])
+        exchange = Exchange(
+            method=scope["method"],
+            headers=headers,
+            request_id=_request_id(headers),
+            has_body="transfer-encoding" in headers or any(length.strip() != "0" for length in lengths),
+        )
+        scope[_SCOPE_KEY] = exchange
+        return exchange
+
+    @staticmethod
+    def of(scope: Scope) -> Exchange:
+        """The exchange of the request whose scope this is."""
+        exchange = scope[_SCOPE_KEY]
+        assert isinstance(exchange, Exchange)
+        return exchange
+
+    def header(self, name: str) -> str | None:
+        """A header's value; where it was sent several times, ``InvalidRequest``."""
+        values = self.headers.get(name)
+        if values is None:
+            return None
+        if len(values) > 1:
+            raise InvalidRequest.of(name, "sent more than once")
+        return values[0]
+
+    def take_key(self, *, makes: bool) -> None:
+        """Find the key in force. Raises ``InvalidIdempotencyKey``; a key is in force all the same."""
+        if makes:
+            self.key = random_token()
+        sent = idempotency_key(self.headers.get("idempotency-key", []))
+        if sent is not None:
+            self.key = sent
+            self.key_sent = True
+
+
+def _request_id(headers: dict[str, list[str]]) -> str:
+    sent = headers.get("x-request-id", [])
+    if len(sent) == 1 and _SANE_REQUEST_ID.fullmatch(sent[0].encode("latin-1")):
+        return sent[0]
+    return random_token()
+
+
+def idempotency_key(values: list[str]) -> str | None:
+    """The key in the values of an ``Idempotency-Key`` header: quoted (a structured field's string) or bare.
+
+    None where there is none. Raises ``InvalidIdempotencyKey``.
+    """
+    if not values:
+        return None
+    if len(values) > 1:
+        raise InvalidIdempotencyKey("Idempotency-Key was sent more than once")
+    key = values[0].strip(" \t")
+    if len(key) > 1 and key[0] == key[-1] == '"':
+        if not _QUOTED.fullmatch(key):
+            raise InvalidIdempotencyKey("Idempotency-Key is not a well-formed quoted string")
+        key = re.sub(r"\\(.)", r"\1", key[1:-1])
+    if not _VISIBLE_ASCII.fullmatch(key):
+        raise InvalidIdempotencyKey("Idempotency-Key must be 1 to 255 visible ASCII characters")
+    return key
+
+
+def shown_key(key: str) -> str:
+    """``key`` as a header's value that is read back as the same key."""
+    if not key.startswith('"'):
+        return key
+    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+class Call:
+    """What a handler gets: the exchange, the core, and a way to notice that the caller left."""
+
+    def __init__(self, core: Core, scope: Scope, receive: Receive) -> None:
+        self.core = core
+        self.exchange = Exchange.of(scope)
+        self._path: dict[str, str] = scope["path_params"]
+        self._receive = receive
+
+    @property
+    def tenant(self) -> str:
+        """Who is asking."""
+        assert self.exchange.tenant is not None
+        return self.exchange.tenant
+
+    @property
+    def key(self) -> str | None:
+        """The Idempotency-Key in force."""
+        return self.exchange.key
+
+    @property
+    def sandbox_id(self) -> str:
+        """The id in the path. One that could not be an id is as unknown as any other."""
+        return known_sandbox_id(self._path["sandbox_id"])
+
+    @property
+    def command_id(self) -> str:
+        """The id in the path. One that could not be an id is as unknown as any other."""
+        command_id = self._path["command_id"]
+        if not _COMMAND_ID.fullmatch(command_id):
+            raise JobNotFound
+        return command_id
+
+    async def gone(self) -> None:
+        """Returns when the caller closed the connection."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def unless_gone(self, answer: Awaitable[T]) -> T:
+        """``answer``, or ``CallerGone`` as soon as nobody waits for it any more (and it is cancelled)."""
+        work = asyncio.ensure_future(answer)
+        gone = asyncio.ensure_future(self.gone())
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise CallerGone
+            return work.result()
+        finally:
+            for task in (work, gone):
+                task.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+
+
+def known_sandbox_id(sandbox_id: str) -> str:
+    """``sandbox_id``, unless no engine could have made it: then ``SandboxNotFound``."""
+    if not _SANDBOX_ID.fullmatch(sandbox_id):
+        raise SandboxNotFound
+    return sandbox_id

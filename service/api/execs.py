@@ -1,0 +1,27 @@
+"""The handler of ``/v1/exec``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from service.api.exchange import known_sandbox_id
+from service.api.replies import reply
+from service.api.sse import EventStream, accepts_events
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from service.api.exchange import Call
+    from service.messages import Exec
+
+
+async def run(call: Call, request: Exec) -> ASGIApp:
+    """Run a short command and wait for its result; with `Accept: text/event-stream`, see it as it comes."""
+    known_sandbox_id(request.sandbox_id)
+    if accepts_events(call.exchange.headers.get("accept", [])):
+        events = call.core.execs.stream(call.tenant, request, call.key)
+        return await EventStream.open(
+            call, events, lambda event: (event.kind, None, event.data), tell_trouble=True
+        )
+    answer = await call.unless_gone(call.core.execs.run(call.tenant, request, call.key))
+    return reply(answer.value, replayed=answer.replayed)

@@ -1,0 +1,78 @@
+"""Handlers of ``/v1/exec-jobs``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from service.api.exchange import known_sandbox_id
+from service.api.parameters import given, pairs_of
+from service.api.ranges import RawAnswer, wanted_range
+from service.api.replies import empty, reply
+from service.api.sse import EventStream
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import ASGIApp
+
+    from service.api.exchange import Call
+    from service.api.parameters import EventsQuery, JobQuery, JobsQuery, Nothing
+    from service.messages import SubmitJob
+
+
+async def submit(call: Call, request: SubmitJob) -> Response:
+    """Run a command in the background, once for its Idempotency-Key."""
+    known_sandbox_id(request.sandbox_id)
+    answer = await call.core.jobs.submit(call.tenant, request, call.key)
+    location = f"/v1/exec-jobs/{answer.value.command_id}"
+    return reply(answer.value, 202, location=location, replayed=answer.replayed)
+
+
+async def list_(call: Call, query: JobsQuery) -> Response:
+    """List the caller's jobs, newest first."""
+    page = await call.core.jobs.list(
+        call.tenant,
+        sandbox_id=query.sandbox_id or None,
+        states=set(query.state),
+        metadata=pairs_of(query.metadata),
+        page_size=query.page_size,
+        page_token=given(query.page_token),
+    )
+    return reply(page)
+
+
+async def get(call: Call, query: JobQuery) -> Response:
+    """Get a job with a chunk of its output; with `wait`, as soon as there is something new."""
+    answer = call.core.jobs.get(
+        call.tenant,
+        call.command_id,
+        cursor=given(query.cursor),
+        limit=query.limit,
+        wait=query.wait,
+        timeout=query.timeout or None,
+        encoding=query.encoding,
+        full=query.full,
+    )
+    return reply(await call.unless_gone(answer) if query.wait else await answer)
+
+
+async def cancel(call: Call, _: Nothing) -> Response:
+    """Cancel a job. Cancelling a finished one is no error."""
+    return reply(await call.core.jobs.cancel(call.tenant, call.command_id), 202)
+
+
+async def output(call: Call, _: Nothing) -> ASGIApp:
+    """The raw bytes of a job's output, stdout and stderr merged."""
+    wanted = wanted_range(call.exchange.headers.get("range", []))
+    raw = await call.core.jobs.raw(call.tenant, call.command_id, range=wanted)
+    return RawAnswer(raw, head=call.exchange.method == "HEAD")
+
+
+async def events(call: Call, query: EventsQuery) -> ASGIApp:
+    """Follow a job by server-sent events. `Last-Event-ID` wins over `cursor`: browsers send both."""
+    cursor = call.exchange.header("last-event-id") or given(query.cursor)
+    if cursor is not None and call.core.jobs.is_end(cursor):
+        return empty()
+    stream = call.core.jobs.events(call.tenant, call.command_id, cursor=cursor, encoding=query.encoding)
+    return await EventStream.open(
+        call, stream, lambda event: (event.kind, event.id, event.data), tell_trouble=False
+    )

@@ -1,0 +1,277 @@
+"""What happens around every request: small ASGI applications, outermost first.
+
+``Edge`` (request id, problems, access log), ``Keys`` (Idempotency-Key), ``Guard`` (limits on the head, Host,
+Origin), ``Auth``, ``Body`` (read whole, bounded in size and time); then the routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from service.api.exchange import CallerGone, Exchange, shown_key
+from service.api.problems import problem_response
+from service.errors import (
+    Forbidden,
+    Internal,
+    InvalidRequest,
+    OnceboxError,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+)
+from service.messages import MAX_BODY
+from service.settings import is_loopback
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from service.api.auth import Authenticator
+
+log = logging.getLogger("oncebox")
+access_log = logging.getLogger("oncebox.access")
+
+BODY_SECONDS = 30.0
+"""For the whole body to arrive: a slow sender must not hold a connection for ever."""
+LINGER_SECONDS = 2.0
+"""For which the rest of a refused body is read and dropped, so that its sender gets to read the answer."""
+MAX_HEADERS = 100
+MAX_HEAD = 32 * 1024
+"""Bytes of all header lines together."""
+MAX_TARGET = 8 * 1024
+"""Bytes of path and query."""
+CALLER_GONE = 499
+"""Stands in the access log where there was nobody to answer."""
+
+
+class Edge:
+    """Gives every request an id and every error its problem, and writes one line about it."""
+
+    def __init__(self, app: ASGIApp, *, draining: Callable[[], bool]) -> None:
+        self.app = app
+        self.draining = draining
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        exchange = Exchange.begin(scope)
+        receive = _watched(exchange, receive)
+        send = self._answering(scope, exchange, receive, send)
+        try:
+            await self._answer(scope, exchange, receive, send)
+        finally:
+            _log_access(exchange, time.perf_counter() - began)
+
+    async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        except CallerGone:
+            exchange.status = CALLER_GONE
+        except OnceboxError as error:
+            if exchange.status is None:
+                await problem_response(error, key_sent=exchange.key_sent)(scope, receive, send)
+            else:  # an answer left unfinished: the server closes the connection, and its reader sees that
+                log.warning("request %s was cut off: %s", exchange.request_id, error.code)
+        except Exception:
+            log.exception("a bug: request %s, %s", exchange.request_id, exchange.route)
+            if exchange.status is None:
+                await problem_response(Internal())(scope, receive, send)
+
+    def _answering(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> Send:
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                headers = [*message.get("headers", ()), *_common_headers(exchange)]
+                if self.draining() and scope.get("http_version", "1.1").startswith("1"):
+                    headers.append((b"connection", b"close"))
+                await send({**message, "headers": headers})
+                return
+            if exchange.method == "HEAD":
+                message = {**message, "body": b""}
+            if exchange.has_body and not exchange.body_done and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await _linger(exchange, receive)
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        return answer
+
+
+def _common_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"x-request-id", exchange.request_id.encode("latin-1")),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    if exchange.key is not None:
+        headers.append((b"idempotency-key", shown_key(exchange.key).encode("latin-1")))
+    return headers
+
+
+def _watched(exchange: Exchange, receive: Receive) -> Receive:
+    async def watched() -> Message:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            exchange.body_done = True
+        return message
+
+    return watched
+
+
+async def _linger(exchange: Exchange, receive: Receive) -> None:
+    try:
+        async with asyncio.timeout(LINGER_SECONDS):
+            while not exchange.body_done:
+                await receive()
+    except TimeoutError:
+        pass
+
+
+def _log_access(exchange: Exchange, seconds: float) -> None:
+    quiet = exchange.route in ("/healthz", "/readyz") and exchange.status == 200
+    level = logging.DEBUG if quiet else logging.INFO
+    if access_log.isEnabledFor(level):
+        line = {
+            "method": exchange.method[:16],
+            "route": exchange.route,
+            "status": exchange.status,
+            "ms": round(seconds * 1000, 1),
+            "request_id": exchange.request_id,
+            "tenant": exchange.tenant,
+        }
+        access_log.log(level, "%s", msgspec.json.encode(line).decode(), extra={"fields": line})
+
+
+class Keys:
+    """Finds the Idempotency-Key of a POST; makes one where ``makes`` has the path and none was sent."""
+
+    def __init__(self, app: ASGIApp, *, makes: Collection[str]) -> None:
+        self.app = app
+        self.makes = frozenset(makes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            Exchange.of(scope).take_key(makes=scope["path"] in self.makes)
+        await self.app(scope, receive, send)
+
+
+class Guard:
+    """Refuses heads that are too large or ambiguous, and, where there are no API keys, web pages.
+
+    ``local``: Host must be a loopback name and an Origin too (DNS rebinding). False, without keys but not
+    for this machine alone: an Origin must be that of the Host. None, with keys: neither is looked at.
+    """
+
+    def __init__(self, app: ASGIApp, *, local: bool | None) -> None:
+        self.app = app
+        self.local = local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange.of(scope)
+        if len(scope["headers"]) > MAX_HEADERS:
+            raise InvalidRequest.of("headers", f"more than {MAX_HEADERS}")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD:
+            raise InvalidRequest.of("headers", f"more than {MAX_HEAD} bytes")
+        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_TARGET:
+            raise InvalidRequest.of("path", f"path and query are more than {MAX_TARGET} bytes")
+        if "transfer-encoding" in exchange.headers and "content-length" in exchange.headers:
+            raise InvalidRequest.of("transfer-encoding", "sent together with content-length")
+        if self.local is not None:
+            self._check_page(exchange)
+        await self.app(scope, receive, send)
+
+    def _check_page(self, exchange: Exchange) -> None:
+        hosts = exchange.headers.get("host", [])
+        host = hosts[0].strip().lower() if len(hosts) == 1 else ""
+        if self.local and not _loopback_authority(host):
+            raise Forbidden(
+                "Host must be a loopback name: there are no API keys, so only this machine is served"
+            )
+        for origin in exchange.headers.get("origin", []):
+            authority = _authority_of(origin)
+            same = authority == host and bool(host)
+            if not (same or (self.local and _loopback_authority(authority))):
+                raise Forbidden(
+                    "This Origin is foreign: there are no API keys, so no other site's page is served"
+                )
+
+
+def _authority_of(origin: str) -> str:
+    try:
+        parts = urlsplit(origin.strip().lower())
+    except ValueError:
+        return ""
+    return parts.netloc if parts.scheme in ("http", "https") and not parts.path else ""
+
+
+def _loopback_authority(authority: str) -> bool:
+    match = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]@/]+)(:[0-9]{1,5})?", authority)
+    return match is not None and is_loopback(match[1].strip("[]"))
+
+
+class Auth:
+    """Tells who is asking; ``public`` has the paths that anyone may see."""
+
+    def __init__(self, app: ASGIApp, *, authenticator: Authenticator, public: Collection[str]) -> None:
+        self.app = app
+        self.authenticator = authenticator
+        self.public = frozenset(public)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] not in self.public:
+            exchange = Exchange.of(scope)
+            exchange.tenant = self.authenticator.authenticate(exchange.headers)
+        await self.app(scope, receive, send)
+
+
+class Body:
+    """Reads the whole body: JSON only, at most ``MAX_BODY`` bytes, within ``BODY_SECONDS``."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange.of(scope)
+        if exchange.has_body or "content-type" in exchange.headers:
+            _check_json(exchange)
+        if exchange.has_body:
+            length = exchange.header("content-length") or "0"
+            if not length.isdecimal() or int(length[:20]) > MAX_BODY:
+                raise _too_large()
+            exchange.body = await _read(receive)
+        await self.app(scope, receive, send)
+
+
+def _check_json(exchange: Exchange) -> None:
+    kind, _, parameters = (exchange.header("content-type") or "").lower().partition(";")
+    charset = re.sub(r"[\s\";]", "", parameters)
+    if kind.strip() != "application/json" or charset not in ("", "charset=utf-8", "charset=utf8"):
+        raise UnsupportedMediaType("The body must be application/json, in UTF-8")
+    if (exchange.header("content-encoding") or "identity").strip().lower() != "identity":
+        raise UnsupportedMediaType("The body must not be compressed")
+
+
+async def _read(receive: Receive) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise CallerGone
+                body += message.get("body", b"")
+                if len(body) > MAX_BODY:
+                    raise _too_large()
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise InvalidRequest(f"The body did not arrive within {BODY_SECONDS:g} s") from None
+
+
+def _too_large() -> PayloadTooLarge:
+    return PayloadTooLarge(f"The body is over {MAX_BODY} bytes")

@@ -1,0 +1,207 @@
+"""The one table of routes: Starlette's routes, the OpenAPI document and the checks of input come from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from service import errors, messages
+from service.api import execs, jobs, parameters, sandboxes, system
+from service.api.decoding import decode_body, decode_query
+from service.api.exchange import Call, Exchange
+from service.api.problems import problem_response
+from service.api.sse import EVENT_STREAM
+
+if TYPE_CHECKING:
+    import msgspec
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from service.core.app import Core
+
+S = TypeVar("S", bound="msgspec.Struct")
+Errors = tuple[type[errors.OnceboxError], ...]
+
+PREFIX = "/v1"
+
+STORE: Errors = (errors.StoreUnavailable,)
+SANDBOX: Errors = (errors.SandboxNotFound, errors.EngineUnavailable, errors.StoreUnavailable)
+JOB: Errors = (errors.JobNotFound, errors.EngineUnavailable, errors.StoreUnavailable)
+ONCE: Errors = (
+    errors.IdempotencyKeyReused,
+    errors.Forbidden,
+    errors.RateLimited,
+    errors.QuotaExceeded,
+    errors.EngineRejected,
+    errors.EngineUnavailable,
+    errors.OutcomeUnknown,
+    errors.StoreUnavailable,
+)
+
+
+@dataclass(frozen=True)
+class Endpoint(Generic[S]):
+    """One method of one path. ``kind`` is the type of its body (POST) or of its query (all others)."""
+
+    method: str
+    path: str
+    handler: Callable[[Call, S], Awaitable[ASGIApp]]
+    kind: type[S]
+    status: int
+    answer: Any = None
+    """Type of the answer's body; None: none, or not JSON."""
+    problems: Errors = ()
+    makes: bool = False
+    """Something comes into being: every answer carries the Idempotency-Key in force."""
+    tenant: bool = True
+    """Needs to know who asks, and is there with and without ``/v1``."""
+    media: str = "application/json"
+    other_statuses: Sequence[int] = field(default=())
+    other_media: str | None = None
+    """What the answer is where ``Accept`` asks for it."""
+    headers: Sequence[str] = field(default=())
+    """Request headers with a meaning here."""
+
+    @property
+    def takes_body(self) -> bool:
+        """POSTs take their input from the body."""
+        return self.method == "POST"
+
+    @property
+    def shown_path(self) -> str:
+        """As documented."""
+        return PREFIX + self.path if self.tenant else self.path
+
+    @property
+    def paths(self) -> list[str]:
+        """Everywhere it answers."""
+        return [PREFIX + self.path, self.path] if self.tenant else [self.path]
+
+    async def answer_to(self, call: Call, scope: Scope) -> ASGIApp:
+        """Decode the input, and let the handler answer."""
+        body = call.exchange.body
+        if not self.takes_body:
+            return await self.handler(call, decode_query(scope["query_string"], self.kind))
+        decode_query(scope["query_string"], parameters.Nothing)
+        if not body and self.kind is parameters.Nothing:
+            body = b"{}"
+        if not body and not call.exchange.has_body and "content-type" not in call.exchange.headers:
+            raise errors.UnsupportedMediaType("A body in application/json is needed")
+        return await self.handler(call, decode_body(body, self.kind))
+
+
+def table(readiness: system.Readiness, documents: system.Documents) -> list[Endpoint[Any]]:
+    """Every route there is."""
+    return [*_sandboxes(), *_commands(), *_jobs(), *_system(readiness, documents)]
+
+
+def _sandboxes() -> list[Endpoint[Any]]:
+    one, nothing = "/sandboxes/{sandbox_id}", parameters.Nothing
+    moves: Errors = (*SANDBOX, errors.SandboxNotRunning, errors.EngineRejected)
+    return [
+        Endpoint(
+            "POST", "/sandboxes", sandboxes.create, messages.CreateSandbox, 201, messages.Sandbox,
+            (*ONCE, errors.IdempotencyInProgress), makes=True,
+        ),
+        Endpoint(
+            "GET", "/sandboxes", sandboxes.list_, parameters.SandboxesQuery, 200, messages.SandboxPage,
+            (errors.EngineUnavailable, *STORE),
+        ),
+        Endpoint("GET", one, sandboxes.get, nothing, 200, messages.Sandbox, SANDBOX),
+        Endpoint("DELETE", one, sandboxes.delete, nothing, 204, None, SANDBOX),
+        Endpoint(
+            "POST", one + "/renew", sandboxes.renew, messages.RenewSandbox, 200, messages.Sandbox, moves
+        ),
+        Endpoint("POST", one + "/pause", sandboxes.pause, nothing, 202, messages.Sandbox, moves),
+        Endpoint("POST", one + "/resume", sandboxes.resume, nothing, 202, messages.Sandbox, moves),
+    ]  # fmt: skip
+
+
+def _commands() -> list[Endpoint[Any]]:
+    problems: Errors = (*ONCE, errors.SandboxNotFound, errors.SandboxNotRunning)
+    return [
+        Endpoint(
+            "POST", "/exec", execs.run, messages.Exec, 200, messages.ExecResult, problems,
+            makes=True, other_media=EVENT_STREAM,
+        ),
+        Endpoint(
+            "POST", "/exec-jobs", jobs.submit, messages.SubmitJob, 202, messages.Job, problems, makes=True
+        ),
+    ]  # fmt: skip
+
+
+def _jobs() -> list[Endpoint[Any]]:
+    one, nothing = "/exec-jobs/{command_id}", parameters.Nothing
+    output = messages.JobOutput | messages.ExecJobOutput
+    return [
+        Endpoint("GET", "/exec-jobs", jobs.list_, parameters.JobsQuery, 200, messages.JobPage, STORE),
+        Endpoint("GET", one, jobs.get, parameters.JobQuery, 200, output, JOB),
+        Endpoint("DELETE", one, jobs.cancel, nothing, 202, messages.Job, JOB),
+        Endpoint(
+            "GET", one + "/output", jobs.output, nothing, 200, None, (*JOB, errors.RangeNotSatisfiable),
+            media="application/octet-stream", other_statuses=(206,), headers=("Range",),
+        ),
+        Endpoint(
+            "GET", one + "/events", jobs.events, parameters.EventsQuery, 200, None, JOB,
+            media=EVENT_STREAM, other_statuses=(204,), headers=("Last-Event-ID",),
+        ),
+    ]  # fmt: skip
+
+
+def _system(readiness: system.Readiness, documents: system.Documents) -> list[Endpoint[Any]]:
+    nothing = parameters.Nothing
+    return [
+        Endpoint("GET", "/healthz", system.healthz, nothing, 200, messages.Health, tenant=False),
+        Endpoint(
+            "GET",
+            "/readyz",
+            readiness.readyz,
+            nothing,
+            200,
+            messages.Health,
+            tenant=False,
+            other_statuses=(503,),
+        ),
+        Endpoint("GET", "/openapi.json", documents.openapi, nothing, 200, None, tenant=False),
+        Endpoint("GET", "/docs", documents.docs, nothing, 200, None, tenant=False, media="text/html"),
+    ]
+
+
+class Path:
+    """The application behind one path: it finds the endpoint of the method."""
+
+    def __init__(self, core: Core, route: str, endpoints: Iterable[Endpoint[Any]]) -> None:
+        self.core = core
+        self.route = route
+        self.by_method = {endpoint.method: endpoint for endpoint in endpoints}
+        if "GET" in self.by_method:
+            self.by_method["HEAD"] = self.by_method["GET"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange.of(scope)
+        exchange.route = self.route
+        endpoint = self.by_method.get(exchange.method)
+        answer: ASGIApp = (
+            self._not_allowed()
+            if endpoint is None
+            else await endpoint.answer_to(Call(self.core, scope, receive), scope)
+        )
+        await answer(scope, receive, send)
+
+    def _not_allowed(self) -> Response:
+        allowed = ", ".join(sorted(self.by_method))
+        response = problem_response(errors.MethodNotAllowed(f"This path takes {allowed}"))
+        response.headers["Allow"] = allowed
+        return response
+
+
+def starlette_routes(core: Core, endpoints: Sequence[Endpoint[Any]]) -> list[Route]:
+    """The table as Starlette's routes, one a path."""
+    paths: dict[str, list[Endpoint[Any]]] = {}
+    for endpoint in endpoints:
+        for path in endpoint.paths:
+            paths.setdefault(path, []).append(endpoint)
+    return [Route(path, Path(core, served[0].shown_path, served)) for path, served in paths.items()]
