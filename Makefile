@@ -23,7 +23,7 @@ demo: $(ONCEBOX) ## Run a command of some seconds as a job, with nothing else se
 	@$(ONCEBOX) run -- sh -c \
 	  'for i in 1 2 3 4 5; do echo "step $$i of 5, $$(date +%T)"; sleep 1; done; echo "giving up" >&2; exit 3'; \
 	code=$$?; \
-	echo "The command's exit code: $$code"; \
+	echo "The command's own exit code, which oncebox passed on: $$code"; \
 	test $$code -eq 3
 
 test: $(ONCEBOX) ## Run all tests, on a real Redis server too
@@ -46,7 +46,7 @@ clean: ## Remove caches and reports; the virtual environment stays
 
 # pip writes the command last, so the command itself says whether the installation is complete and new enough.
 $(ONCEBOX): pyproject.toml constraints.txt
-	@test -x $(BIN)/pip || { python=$$(.ci/find-python) && echo "Making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV); }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { python=$$(.ci/find-python) && echo "Making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV); }
 	@echo "Installing into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,dev]' -c constraints.txt
 	@touch $@

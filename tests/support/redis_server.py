@@ -205,7 +205,7 @@ class SentinelProcess(RedisServer):
     def _configuration(self) -> Iterator[str]:
         yield from (f"bind {self.host}", f"port {self.port}", f"dir {self.folder}")
         yield f"sentinel monitor {SERVICE_NAME} {self._master.host} {self._master.port} 1"
-        yield f"sentinel down-after-milliseconds {SERVICE_NAME} 1000"
+        yield f"sentinel down-after-milliseconds {SERVICE_NAME} 5000"
 
 
 class RedisSentinel:
