@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from service.errors import FieldError
+from .errors import FieldError
 
 MAX_BODY = 1024 * 1024
 """Bytes of a request's body."""

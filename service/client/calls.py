@@ -1,0 +1,251 @@
+"""Each operation of the API as a flow: what is sent, and what its answer becomes."""
+
+# ruff: noqa: TID252
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from ..errors import InvalidIdempotencyKey, SandboxNotFound
+from ..messages import ExecResult, Job, JobPage, JobState, Resources, Sandbox, SandboxPage, SandboxState
+from .answers import Fault, decoded, fault_of, unreadable
+from .results import JobRead
+from .rules import Deadline, Terms, Tries, ask, call
+from .steps import Answer, Flow, Request
+
+M = TypeVar("M", bound=msgspec.Struct)
+StateLike: TypeAlias = str | SandboxState | JobState
+
+DEFAULT_WAIT_READY = 30
+"""Seconds that the service waits for a new sandbox to be ready, unless told otherwise."""
+DEFAULT_EXEC_TIMEOUT = 60
+"""Seconds: the service's own default for an exec."""
+EXEC_PATIENCE = 60.0
+"""Seconds of silence after which an exec is asked for again, with its key, to wait for the same result."""
+STATUS_LIMIT = 1024
+"""Bytes of output that come along with a status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made(Generic[M]):
+    """What a POST made, or had made before."""
+
+    message: M
+    idempotency_key: str
+    replayed: bool
+    """Not made by this very request, says the service: by an earlier try, perhaps one of ours."""
+
+
+class Calls:
+    """The operations. One for each client; holds no connection."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+
+    # Sandboxes
+
+    def create_sandbox(
+        self, body: Mapping[str, Any], *, wait_ready: int | None, key: str | None
+    ) -> Flow[Made[Sandbox]]:
+        """``POST /v1/sandboxes``."""
+        waits = float(DEFAULT_WAIT_READY if wait_ready is None else wait_ready)
+        return self._make(
+            "/v1/sandboxes", {**body, "wait_ready": wait_ready}, Sandbox, key=key, patience=waits
+        )
+
+    def sandbox(self, sandbox_id: str) -> Flow[Sandbox]:
+        """``GET /v1/sandboxes/{id}``."""
+        return call(self.terms, self._get(_sandbox_path(sandbox_id)), _sandbox_reader(sandbox_id))
+
+    def sandboxes(
+        self, *, metadata: Mapping[str, str] | None, state: Any, page_size: int | None, token: str | None
+    ) -> Flow[SandboxPage]:
+        """``GET /v1/sandboxes``, one page."""
+        query = _listing({}, metadata, state, page_size, token)
+        return call(
+            self.terms, self._get("/v1/sandboxes", query), lambda answer: decoded(answer, SandboxPage)
+        )
+
+    def renew(self, sandbox_id: str, timeout: int) -> Flow[Sandbox]:
+        """``POST /v1/sandboxes/{id}/renew``."""
+        return self._act(sandbox_id, "renew", {"timeout": timeout})
+
+    def pause(self, sandbox_id: str) -> Flow[Sandbox]:
+        """``POST /v1/sandboxes/{id}/pause``."""
+        return self._act(sandbox_id, "pause", {})
+
+    def resume(self, sandbox_id: str) -> Flow[Sandbox]:
+        """``POST /v1/sandboxes/{id}/resume``."""
+        return self._act(sandbox_id, "resume", {})
+
+    def _act(self, sandbox_id: str, verb: str, body: Mapping[str, Any]) -> Flow[Sandbox]:
+        # Idempotent by nature; the key is there so that no hop takes it for a request that must not be
+        # repeated.
+        request = self._post(f"{_sandbox_path(sandbox_id)}/{verb}", body, key=self.terms.new_id())
+        return call(self.terms, request, _sandbox_reader(sandbox_id))
+
+    def delete_sandbox(self, sandbox_id: str, *, seconds: float | None = None) -> Flow[None]:
+        """``DELETE /v1/sandboxes/{id}``, within ``seconds`` or the client's own deadline."""
+        terms = self.terms
+        deadline = Deadline(terms, terms.deadline if seconds is None else seconds)
+        request = Request("DELETE", _sandbox_path(sandbox_id), terms.timeout)
+        tries = Tries(terms, deadline, what=f"DELETE {request.path}")
+        while True:
+            try:
+                answer = yield from ask(terms, request, deadline)
+                fault = fault_of(answer, of_job=False, now=terms.wall())
+                if fault is None:
+                    return
+            except Fault as caught:
+                fault = caught
+            if tries.failed and isinstance(fault.error, SandboxNotFound):
+                return  # an earlier try may have arrived
+            yield from tries.again(fault)
+
+    # Commands
+
+    def submit(self, body: Mapping[str, Any], *, key: str | None) -> Flow[Made[Job]]:
+        """``POST /v1/exec-jobs``."""
+        return self._make("/v1/exec-jobs", body, Job, key=key)
+
+    def exec(self, body: Mapping[str, Any], *, key: str | None) -> Flow[Made[ExecResult]]:
+        """``POST /v1/exec``."""
+        timeout = float(body.get("timeout") or DEFAULT_EXEC_TIMEOUT)
+        return self._make("/v1/exec", body, ExecResult, key=key, patience=timeout)
+
+    def status(self, command_id: str, *, timeout: int | None, cursor: str | None) -> Flow[JobRead]:
+        """``GET /v1/exec-jobs/{command_id}``, for the state alone."""
+        query = {"limit": str(STATUS_LIMIT)}
+        if timeout is not None and "timeout" not in self.terms.unsupported:
+            query["timeout"] = str(timeout)
+        if cursor is not None:
+            query["cursor"] = cursor
+        request = self._get(_job_path(command_id), list(query.items()))
+        return call(self.terms, request, _job_reader(command_id, JobRead), of_job=True)
+
+    def cancel(self, command_id: str) -> Flow[Job]:
+        """``DELETE /v1/exec-jobs/{command_id}``."""
+        request = Request("DELETE", _job_path(command_id), self.terms.timeout)
+        return call(self.terms, request, _job_reader(command_id, Job), of_job=True)
+
+    def jobs(
+        self,
+        *,
+        sandbox_id: str | None,
+        metadata: Mapping[str, str] | None,
+        state: Any,
+        page_size: int | None,
+        token: str | None,
+    ) -> Flow[JobPage]:
+        """``GET /v1/exec-jobs``, one page."""
+        query = _listing({"sandbox_id": sandbox_id}, metadata, state, page_size, token)
+        return call(self.terms, self._get("/v1/exec-jobs", query), lambda answer: decoded(answer, JobPage))
+
+    # Requests
+
+    def _get(self, path: str, query: Iterable[tuple[str, str]] = ()) -> Request:
+        encoded = urlencode(list(query))
+        return Request("GET", f"{path}?{encoded}" if encoded else path, self.terms.timeout)
+
+    def _post(self, path: str, body: Mapping[str, Any], *, key: str, patience: float = 0.0) -> Request:
+        sent = {name: value for name, value in body.items() if value is not None}
+        return Request(
+            "POST",
+            path,
+            self.terms.timeout + min(patience, EXEC_PATIENCE if path == "/v1/exec" else patience),
+            headers={"Idempotency-Key": key, "Content-Type": "application/json"},
+            body=msgspec.json.encode(sent),
+        )
+
+    def _make(
+        self, path: str, body: Mapping[str, Any], kind: type[M], *, key: str | None, patience: float = 0.0
+    ) -> Flow[Made[M]]:
+        key = checked_key(key) if key is not None else self.terms.new_id()
+
+        def made(answer: Answer) -> Made[M]:
+            echoed = answer.headers.get("idempotency-key", key).strip('"')
+            if echoed != key.strip('"'):
+                raise Fault(unreadable(answer, "the answer belongs to another Idempotency-Key"), passing=True)
+            replayed = answer.headers.get("idempotent-replayed", "").lower() == "true"
+            return Made(decoded(answer, kind), key, replayed)
+
+        request = self._post(path, body, key=key, patience=patience)
+        return call(self.terms, request, made, more_time=patience)
+
+
+def _sandbox_path(sandbox_id: str) -> str:
+    return f"/v1/sandboxes/{quote(sandbox_id, safe='')}"
+
+
+def _job_path(command_id: str) -> str:
+    return f"/v1/exec-jobs/{quote(command_id, safe='')}"
+
+
+def _sandbox_reader(sandbox_id: str) -> Any:
+    def read(answer: Answer) -> Sandbox:
+        sandbox = decoded(answer, Sandbox)
+        if sandbox.sandbox_id != sandbox_id:
+            raise Fault(unreadable(answer, f"the answer is about {sandbox.sandbox_id}"), passing=True)
+        return sandbox
+
+    return read
+
+
+def _job_reader(command_id: str, kind: type[Job]) -> Any:
+    def read(answer: Answer) -> Job:
+        job = decoded(answer, kind)
+        if job.command_id != command_id:
+            raise Fault(unreadable(answer, f"the answer is about job {job.command_id}"), passing=True)
+        return job
+
+    return read
+
+
+def _listing(
+    first: Mapping[str, str | None],
+    metadata: Mapping[str, str] | None,
+    state: Any,
+    page_size: int | None,
+    token: str | None,
+) -> list[tuple[str, str]]:
+    query = [(name, value) for name, value in first.items() if value is not None]
+    query += [("metadata", f"{name}={value}") for name, value in (metadata or {}).items()]
+    query += [("state", word) for word in _states(state)]
+    if page_size is not None:
+        query.append(("page_size", str(page_size)))
+    if token is not None:
+        query.append(("page_token", token))
+    return query
+
+
+def _states(state: StateLike | Iterable[StateLike] | None) -> list[str]:
+    if state is None:
+        return []
+    several = [state] if isinstance(state, str | SandboxState | JobState) else list(state)
+    return [item if isinstance(item, str) else str(item.value) for item in several]
+
+
+def checked_key(key: str) -> str:
+    """``key``, if it can be an Idempotency-Key.
+
+    Raises:
+        InvalidIdempotencyKey: it is not 1 to 255 visible ASCII characters.
+    """
+    if not re.fullmatch(r"[!-~]{1,255}", key):
+        raise InvalidIdempotencyKey(f"not 1 to 255 visible ASCII characters: {key!r}")
+    return key
+
+
+def plain_resources(resources: Resources | Mapping[str, str] | None) -> dict[str, str] | None:
+    """``resources`` as they are sent."""
+    if resources is None:
+        return None
+    if isinstance(resources, Resources):
+        both = {"cpu": resources.cpu, "memory": resources.memory}
+        return {name: value for name, value in both.items() if value is not None}
+    return dict(resources)

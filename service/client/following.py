@@ -1,0 +1,280 @@
+"""Following a job: polling, cursors, and draining its output to the end, without I/O.
+
+The rules:
+
+- The place is a cursor, taken from each answer whose log read succeeded. ``logs_ok: false`` keeps the cursor,
+  and the same read is made again.
+- A long poll (``wait``) is asked for; where it is honoured, nothing else waits. Where an answer without news
+  comes early, the next read waits: 2 s, growing to 15 s, back to 2 s when output or a new state comes.
+- A job is over by a terminal state, or a structured ``JOB_NOT_FOUND``, and by nothing else. After a terminal
+  state it is read on until the answer says that the output is complete or that no more can be had (a null
+  cursor), or until one more read succeeded and brought nothing.
+"""
+
+# ruff: noqa: TID252
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from urllib.parse import quote, urlencode
+
+from ..errors import InvalidRequest, JobNotFound
+from ..messages import MAX_WAIT, Encoding
+from .answers import Fault, decoded, fault_of, unreadable
+from .errors import DeadlineExceeded
+from .output import Piece
+from .results import JobRead
+from .rules import Deadline, Terms, Tries, ask, pause
+from .steps import Answer, Flow, Request
+
+POLL_FIRST = 2.0
+"""Seconds between two reads, where the long poll is not honoured and there was news."""
+POLL_CAP = 15.0
+"""Seconds between two reads after a while without news."""
+POLL_GROWTH = 1.5
+NEWS_GAP = 0.2
+"""Seconds between two reads while a long poll brings news, so that a chatty job is read in blocks."""
+DRAIN_WAIT = 5
+"""Seconds that a read after the terminal state waits for more."""
+DEAD_AFTER = 15.0
+"""Seconds without a byte, after the long poll's own, after which a read's connection counts as dead."""
+UNREADABLE_AT_END = 5
+"""Reads of a finished job that say both "could not be read" and "no more": then there is no more."""
+BUGS_BORNE = 4
+"""Answers INTERNAL in a row that a read bears: another replica may do better."""
+
+_OPTIONAL = ("wait", "timeout")
+"""Query parameters that an older service may not know, in the order in which they are given up."""
+
+
+class Follower:
+    """Reads one job's output piece by piece. Its ``cursor`` is all that another one needs to go on."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        command_id: str,
+        *,
+        encoding: Encoding,
+        deadline: Deadline,
+        cursor: str | None = None,
+        job_timeout: int | None = None,
+        long_poll: bool = True,
+        note: Callable[[JobRead], None] | None = None,
+    ) -> None:
+        self._terms = terms
+        self._command_id = command_id
+        self._encoding = encoding
+        self._deadline = deadline
+        self._job_timeout = job_timeout
+        self._long_poll = long_poll
+        self._note = note
+        self._tries = Tries(terms, deadline, what=f"job {command_id}")
+        self.cursor = cursor
+        """The place after the last piece."""
+        self.last: JobRead | None = None
+        """The last answer."""
+        self.over = False
+        """Terminal and drained."""
+        self._restarted = False
+        self._last_chance = False
+        self._terminal_seen = False
+        self._skipped = 0
+        self._unreadable = 0
+        self._bugs = 0
+        self._interval = POLL_FIRST
+        self._due_in = 0.0
+        self._waits: bool | None = None
+        self._snapshot: Piece | None = None
+
+    @property
+    def caught_up(self) -> bool:
+        """The last read got all that was there, or could not get at it."""
+        return self.last is not None and not self.last.more
+
+    def next(self) -> Flow[Piece | None]:
+        """The next piece of output; None when the job is over and its output read to the end.
+
+        Raises:
+            DeadlineExceeded: the deadline passed first; call again with a new follower at ``cursor``.
+            OnceboxError: a problem that does not pass.
+        """
+        while not self.over:
+            piece = yield from self.read()
+            if piece is not None:
+                return piece
+        return None
+
+    def read(self) -> Flow[Piece | None]:
+        """One successful read, when it is due: its piece, or None if it brought no output."""
+        if self._last_chance:
+            raise self._too_late()
+        yield from pause(self._terms, min(self._due_in, self._deadline.remaining()), self._deadline)
+        # Whatever the clock says: no deadline passes without a look after it.
+        self._last_chance = self._deadline.remaining() <= 0
+        started = self._terms.clock()
+        wait = self._wait()
+        read = yield from self._answered(wait)
+        return self._take(read, asked=wait, elapsed=self._terms.clock() - started)
+
+    def _too_late(self) -> DeadlineExceeded:
+        state = f" ({self.last.state.value} when last seen)" if self.last else ""
+        error = DeadlineExceeded(
+            f"job {self._command_id} is not over yet{state}", command_id=self._command_id
+        )
+        error.__cause__ = self._tries.last if self._tries.failed else None
+        return error
+
+    # Asking
+
+    def _wait(self) -> int:
+        if not self._long_poll or "wait" in self._terms.unsupported:
+            return 0
+        if self.last is not None and not self.last.logs_ok:
+            return 0
+        most = DRAIN_WAIT if self._terminal_seen else MAX_WAIT
+        return int(min(most, self._deadline.remaining()))
+
+    def _answered(self, wait: int) -> Flow[JobRead]:
+        while True:
+            try:
+                answer = yield from ask(self._terms, self._request(wait), self._deadline)
+                fault = fault_of(answer, of_job=True, now=self._terms.wall())
+                if fault is None:
+                    read = self._checked(answer)
+                    self._tries.succeeded()
+                    self._bugs = 0
+                    return read
+            except Fault as caught:
+                fault = caught
+            if self._gave_in(fault, wait):
+                wait = 0 if "wait" in self._terms.unsupported else wait
+                continue
+            yield from self._bear(fault)
+
+    def _request(self, wait: int) -> Request:
+        query: dict[str, str] = {"encoding": self._encoding.value}
+        if self.cursor is not None:
+            query["cursor"] = self.cursor
+        if wait > 0:
+            query["wait"] = str(wait)
+        if self._job_timeout is not None and "timeout" not in self._terms.unsupported:
+            query["timeout"] = str(self._job_timeout)
+        path = f"/v1/exec-jobs/{quote(self._command_id, safe='')}?{urlencode(query)}"
+        return Request("GET", path, wait + min(self._terms.timeout, DEAD_AFTER))
+
+    def _checked(self, answer: Answer) -> JobRead:
+        """The message in ``answer``, if it can be the answer to what was asked."""
+        read = decoded(answer, JobRead)
+        if read.command_id != self._command_id:
+            raise Fault(unreadable(answer, f"the answer is about job {read.command_id}"), passing=True)
+        stale = read.output and read.cursor is not None and read.cursor == self.cursor and not read.replace
+        if stale:
+            raise Fault(unreadable(answer, "output came and the cursor did not move"), passing=True)
+        try:
+            _piece(read).data()
+        except ValueError as error:
+            raise Fault(unreadable(answer, f"output that is not base64: {error}"), passing=True) from None
+        return read
+
+    def _gave_in(self, fault: Fault, wait: int) -> bool:
+        """Whether the request can be put in another way that the service may understand."""
+        error = fault.error
+        if not isinstance(error, InvalidRequest):
+            return False
+        named = {item.field.rpartition(".")[2] for item in error.errors}
+        if "cursor" in named and self.cursor is not None:
+            # Of another version of the service, perhaps: from the start, in place of all that came.
+            self.cursor = None
+            self._restarted = True
+            return True
+        sent = {"wait": wait > 0, "timeout": self._job_timeout is not None}
+        for name in _OPTIONAL:
+            if sent[name] and name not in self._terms.unsupported and (name in named or not named):
+                self._terms.unsupported.add(name)
+                return True
+        return False
+
+    def _bear(self, fault: Fault) -> Flow[None]:
+        if isinstance(fault.error, JobNotFound) and fault.error.command_id is None:
+            fault.error.command_id = self._command_id
+        if fault.error.code == "INTERNAL" and self._bugs < BUGS_BORNE:
+            self._bugs += 1
+            fault.passing = True
+        if fault.passing and self._deadline.remaining() <= 0:
+            self._tries.last = fault.error
+            self._tries.failed += 1
+            raise self._too_late()
+        if fault.passing and fault.error.retry_after is not None:
+            fault.error.retry_after = min(fault.error.retry_after, self._deadline.remaining())
+        yield from self._tries.again(fault)
+
+    # Taking
+
+    def _take(self, read: JobRead, *, asked: int, elapsed: float) -> Piece | None:
+        had_cursor = self.cursor is not None
+        new_state = self.last is None or read.state is not self.last.state
+        piece = self._piece_of(read) if read.logs_ok else None
+        if read.logs_ok and read.cursor is not None:
+            self.cursor = read.cursor
+        self.over = self._is_over(read, news=piece is not None or new_state)
+        self._terminal_seen = self._terminal_seen or read.state.terminal
+        self._job_timeout = read.timeout or self._job_timeout
+        self.last = read
+        if self._note is not None:
+            self._note(read)
+        self._pace(read, piece, new_state=new_state, asked=asked if had_cursor else 0, elapsed=elapsed)
+        return piece
+
+    def _piece_of(self, read: JobRead) -> Piece | None:
+        piece = _piece(read)
+        if self._restarted:
+            piece = dataclasses.replace(piece, replace=True)
+            self._restarted = False
+        if piece.replace:
+            # An exec's outputs, and a log that can only be read from its start, come whole each time.
+            known, self._snapshot = self._snapshot, piece
+            return None if piece == known else piece
+        less = piece.skipped_bytes > self._skipped
+        self._skipped = max(self._skipped, piece.skipped_bytes)
+        if not any(piece.parts):
+            return piece if less else None
+        self._snapshot = None
+        return piece
+
+    def _is_over(self, read: JobRead, *, news: bool) -> bool:
+        if not read.state.terminal:
+            return False
+        if not read.logs_ok:
+            self._unreadable += read.cursor is None
+            return self._unreadable >= UNREADABLE_AT_END
+        if read.output_complete or read.cursor is None:
+            return not read.more
+        return self._terminal_seen and not news and not read.more
+
+    def _pace(
+        self, read: JobRead, piece: Piece | None, *, new_state: bool, asked: int, elapsed: float
+    ) -> None:
+        if piece is not None or new_state:
+            self._interval = POLL_FIRST
+            at_once = read.more and piece is not None
+            spacing = POLL_FIRST if self._waits is False else NEWS_GAP
+            self._due_in = 0.0 if at_once else max(0.0, spacing - elapsed)
+            return
+        if asked:
+            self._waits = elapsed >= 0.8 * asked
+        if asked and self._waits:
+            self._due_in = 0.0
+        elif asked or not read.logs_ok or "wait" in self._terms.unsupported:
+            self._due_in = max(0.0, self._interval - elapsed)
+            self._interval = min(POLL_CAP, self._interval * POLL_GROWTH)
+        else:
+            # Without a cursor the service can't tell what is news; with one it can wait.
+            self._due_in = max(0.0, (NEWS_GAP if self.cursor else self._interval) - elapsed)
+
+
+def _piece(read: JobRead) -> Piece:
+    if read.stdout is not None or read.stderr is not None:
+        parts = (read.stdout or "", read.stderr or "")
+        return Piece(parts, read.encoding, replace=any(parts))
+    return Piece((read.output,), read.encoding, read.replace, read.skipped_bytes)

@@ -1,0 +1,92 @@
+"""``map()``: one command in many sandboxes. What each of them gets, without I/O."""
+
+# ruff: noqa: TID252
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import OnceboxError
+from .calls import Calls, checked_key
+from .following import Follower
+from .output import Joined
+from .results import MapResult, result_of_job
+from .rules import Deadline, Terms
+from .steps import Flow
+
+PREFIX_LIMIT = 200
+"""Characters of a map's key, so that a sandbox's part fits behind it."""
+
+
+class Keys:
+    """The key of each sandbox in one map: from the prefix, the sandbox's id, and how often it came before.
+
+    Raises:
+        InvalidIdempotencyKey, ValueError: the prefix can't begin a key.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        if len(checked_key(prefix)) > PREFIX_LIMIT:
+            raise ValueError(f"the key of a map is at most {PREFIX_LIMIT} characters")
+        self._prefix = prefix
+        self._seen: Counter[str] = Counter()
+
+    def next(self, sandbox_id: str) -> str:
+        """The key for this occurrence of the sandbox."""
+        occurrence = self._seen[sandbox_id]
+        self._seen[sandbox_id] += 1
+        name = f"{len(sandbox_id)}:{sandbox_id}:{occurrence}"
+        return f"{self._prefix}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to do in one sandbox."""
+
+    sandbox_id: str
+    key: str
+    body: Mapping[str, Any]
+
+    def flow(self, calls: Calls) -> Flow[MapResult]:
+        """Submits, follows to the end, and says what came of it; never raises an ``OnceboxError``."""
+        command_id = None
+        try:
+            made = yield from calls.submit({**self.body, "sandbox_id": self.sandbox_id}, key=self.key)
+            command_id = made.message.command_id
+            joined = Joined()
+            follower = Follower(
+                calls.terms,
+                command_id,
+                encoding=joined.encoding,
+                deadline=Deadline(calls.terms, None),
+                job_timeout=made.message.timeout,
+            )
+            while (piece := (yield from follower.next())) is not None:
+                joined.take(piece)
+            assert follower.last is not None
+            result = result_of_job(follower.last, joined.text, joined.skipped_bytes)
+            return MapResult(
+                sandbox_id=self.sandbox_id, idempotency_key=self.key, command_id=command_id, result=result
+            )
+        except OnceboxError as error:
+            return MapResult(
+                sandbox_id=self.sandbox_id,
+                idempotency_key=self.key,
+                command_id=command_id or error.command_id,
+                error=error,
+            )
+
+
+class TaskMaker:
+    """Makes the tasks of one map."""
+
+    def __init__(self, terms: Terms, *, key: str | None, body: Mapping[str, Any]) -> None:
+        self._keys = Keys(terms.new_id() if key is None else key)
+        self._body = body
+
+    def task(self, sandbox_id: str) -> Task:
+        """The next sandbox's."""
+        return Task(sandbox_id, self._keys.next(sandbox_id), self._body)

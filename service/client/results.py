@@ -1,0 +1,166 @@
+"""What comes of a job, as callers of the SDK see it."""
+
+# ruff: noqa: TID252
+from __future__ import annotations
+
+import msgspec
+
+from ..errors import OnceboxError
+from ..messages import Encoding, ExecResult, Job, JobOutput, JobState, Metadata, Reason
+from .errors import CommandFailed
+
+
+class JobRead(JobOutput, kw_only=True):
+    """An answer of ``GET /v1/exec-jobs/{command_id}`` of either kind of job."""
+
+    stdout: str | None = None
+    stderr: str | None = None
+    truncated: bool = False
+
+    @property
+    def job(self) -> Job:
+        """The job without its output."""
+        return Job(**{name: getattr(self, name) for name in Job.__struct_fields__})
+
+
+class JobResult(msgspec.Struct, kw_only=True, frozen=True):
+    """How a job ended, and what it printed."""
+
+    command_id: str
+    sandbox_id: str | None
+    state: JobState
+    exit_code: int | None
+    """The command's own; 128 + n after signal n; None where it never ran or nobody knows."""
+    timed_out: bool
+    """Killed at the job's timeout."""
+    reason: Reason | None
+    """Why the job is in this state, where that needs saying."""
+    output: str
+    """stdout and stderr merged, as printed (an exec's: one after the other); bytes not UTF-8 are U+FFFD.
+    Empty from ``output_to()``."""
+    output_complete: bool
+    """Every byte up to the output's end was read (``skipped_bytes`` says what is missing at its start)."""
+    skipped_bytes: int = 0
+    """Bytes of output that are no longer kept, before ``output``."""
+    stdout: str | None = None
+    """Of an exec only: a job's two outputs are merged."""
+    stderr: str | None = None
+    """Of an exec only."""
+    metadata: Metadata = {}
+    submitted_at: str | None = None
+    """RFC 3339, UTC; like the next two."""
+    started_at: str | None = None
+    finished_at: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """The command ended by itself, with exit code 0."""
+        return self.state is JobState.EXITED and self.exit_code == 0
+
+    def check(self) -> JobResult:
+        """This result, if it is ``ok``.
+
+        Raises:
+            CommandFailed: in all other cases.
+        """
+        if self.ok:
+            return self
+        raise CommandFailed(
+            f"the command {self._end()}",
+            result=self,
+            command_id=self.command_id,
+            sandbox_id=self.sandbox_id,
+        )
+
+    def _end(self) -> str:
+        if self.state is JobState.EXITED:
+            return f"exited with {self.exit_code}"
+        because = f" ({self.reason.value})" if self.reason else ""
+        said = {
+            JobState.TIMED_OUT: "timed out",
+            JobState.CANCELLED: "was cancelled",
+            JobState.FAILED: "was never started",
+            JobState.LOST: "was lost",
+        }
+        return f"{said.get(self.state, self.state.value)}{because}"
+
+
+class MapResult(msgspec.Struct, kw_only=True, frozen=True):
+    """What came of one sandbox in ``map()``: a ``result``, or the ``error`` that prevented one."""
+
+    sandbox_id: str
+    idempotency_key: str
+    """Derived from the prefix and the sandbox: the same in the next run of the same map."""
+    command_id: str | None = None
+    result: JobResult | None = None
+    error: OnceboxError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """The command ran and exited with 0."""
+        return self.result is not None and self.result.ok
+
+    @property
+    def exit_code(self) -> int | None:
+        """The command's exit code; None where there is none."""
+        return self.result.exit_code if self.result else None
+
+    @property
+    def output(self) -> str:
+        """The command's output; empty where there is no result."""
+        return self.result.output if self.result else ""
+
+    def unwrap(self) -> JobResult:
+        """The result.
+
+        Raises:
+            OnceboxError: ``error``, where there is no result.
+        """
+        if self.result is None:
+            raise self.error or OnceboxError("no result", sandbox_id=self.sandbox_id)
+        return self.result
+
+
+def result_of_job(read: JobRead, output: str, skipped_bytes: int) -> JobResult:
+    """The result of a job whose last read is ``read``."""
+    exec_kind = read.stdout is not None or read.stderr is not None
+    both = exec_kind and read.encoding is Encoding.UTF8
+    return JobResult(
+        command_id=read.command_id,
+        sandbox_id=read.sandbox_id,
+        state=read.state,
+        exit_code=read.exit_code,
+        timed_out=read.timed_out,
+        reason=read.reason,
+        output=output,
+        output_complete=read.output_complete and not read.truncated,
+        skipped_bytes=skipped_bytes,
+        stdout=(read.stdout or "") if both else None,
+        stderr=(read.stderr or "") if both else None,
+        metadata=read.metadata,
+        submitted_at=read.submitted_at,
+        started_at=read.started_at,
+        finished_at=read.finished_at,
+    )
+
+
+def result_of_exec(done: ExecResult, sandbox_id: str) -> JobResult:
+    """The result of ``POST /v1/exec`` in the shape of a job's."""
+    if done.timed_out:
+        state = JobState.TIMED_OUT
+    elif done.exit_code is None:
+        state = JobState.LOST
+    else:
+        state = JobState.EXITED
+    return JobResult(
+        command_id=done.command_id,
+        sandbox_id=sandbox_id,
+        state=state,
+        exit_code=done.exit_code,
+        timed_out=done.timed_out,
+        reason=None,
+        output=done.stdout + done.stderr,
+        output_complete=not done.truncated,
+        stdout=done.stdout,
+        stderr=done.stderr,
+    )

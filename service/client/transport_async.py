@@ -1,0 +1,124 @@
+"""Requests over aiohttp: no redirects, no retries of its own, and a read timeout on each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from .steps import Answer, Dropped, Request
+from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_FORGOTTEN: list[object] = []
+"""Sessions of a parent process. Kept, so that nothing closes its connections under its feet."""
+
+
+class _Pool:
+    """The session of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> None:
+        self.loop = loop
+        self.session = session
+        self.requests = 0
+        self.retired = False
+
+
+class AsyncTransport:
+    """One session for each running event loop; a forked process gets sessions of its own."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._pools: dict[int, _Pool] = {}
+
+    def _pool(self) -> _Pool:
+        if self._pid != os.getpid():
+            _FORGOTTEN.append(self._pools)
+            self._begin()
+        loop = asyncio.get_running_loop()
+        known = self._pools.get(id(loop))
+        if known is not None and known.loop is loop:
+            return known
+        self._drop_closed_loops()
+        pool = self._pools[id(loop)] = _Pool(loop, self._open())
+        return pool
+
+    def _open(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=self._target.headers,
+        )
+        # aiohttp repeats a GET by itself when a kept connection drops. The rules here count and pace the
+        # tries.
+        if hasattr(session, "_retry_connection"):
+            session._retry_connection = False
+        return session
+
+    def _drop_closed_loops(self) -> None:
+        for name, pool in list(self._pools.items()):
+            if pool.loop.is_closed():
+                del self._pools[name]
+                if pool.session.connector is not None:
+                    pool.session.connector.close()
+                pool.session.detach()
+
+    async def send(self, request: Request) -> Answer | Dropped:
+        """Sends ``request`` once and reads its answer to the end."""
+        import aiohttp
+        from yarl import URL
+
+        timeout = aiohttp.ClientTimeout(
+            total=request.read_timeout + SLOW_BODY,
+            sock_connect=CONNECT_TIMEOUT,
+            sock_read=request.read_timeout,
+        )
+        pool = self._pool()
+        pool.requests += 1
+        try:
+            async with pool.session.request(
+                request.method,
+                URL(self._target.url + request.path, encoded=True),
+                data=request.body,
+                headers=request.headers,
+                allow_redirects=False,
+                timeout=timeout,
+            ) as response:
+                body = await response.read()
+                headers = {name.lower(): value for name, value in response.headers.items()}
+                return Answer(response.status, headers, body)
+        except aiohttp.ClientConnectorCertificateError as error:
+            return Dropped(f"TLS: {error}", permanent=True, cause=error)
+        except aiohttp.ClientConnectorError as error:
+            return Dropped(f"no connection: {error}", cause=error)
+        except TimeoutError as error:
+            return Dropped("no answer in time", cause=error)
+        except (aiohttp.ClientError, OSError) as error:
+            return Dropped(f"the connection broke: {str(error) or type(error).__name__}", cause=error)
+        finally:
+            pool.requests -= 1
+            if pool.retired and not pool.requests:
+                await pool.session.close()
+
+    async def reset(self) -> None:
+        """Forgets this loop's idle connections. Those in use end with their requests."""
+        pool = self._pools.pop(id(asyncio.get_running_loop()), None)
+        if pool is not None:
+            pool.retired = True
+            if not pool.requests:
+                await pool.session.close()
+
+    async def close(self) -> None:
+        """Closes this loop's connections."""
+        pool = self._pools.pop(id(asyncio.get_running_loop()), None)
+        if pool is not None:
+            await pool.session.close()
+        self._drop_closed_loops()

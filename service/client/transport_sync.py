@@ -1,0 +1,100 @@
+"""Requests over urllib3: no redirects, no retries of its own, and a read timeout on each."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+import time
+
+import urllib3
+from urllib3.exceptions import HTTPError, LocationValueError, NewConnectionError, ProtocolError
+from urllib3.exceptions import SSLError as PoolSSLError
+from urllib3.exceptions import TimeoutError as PoolTimeoutError
+
+from .steps import Answer, Dropped, Request
+from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target
+
+POOL = 256
+"""Idle connections that are kept, which bounds nothing: more threads make more connections."""
+BLOCK = 256 * 1024
+
+
+class SyncTransport:
+    """Thread-safe. A forked process gets connections of its own."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._pool: urllib3.PoolManager | None = None
+
+    def _connections(self) -> urllib3.PoolManager:
+        if self._pid != os.getpid():
+            # The parent's sockets are not ours to speak on; its lock may be held by a thread that is not
+            # here.
+            self._begin()
+        with self._lock:
+            if self._pool is None:
+                self._pool = urllib3.PoolManager(num_pools=4, maxsize=POOL, block=False, retries=False)
+            return self._pool
+
+    def send(self, request: Request) -> Answer | Dropped:
+        """Sends ``request`` once and reads its answer to the end."""
+        give_up = time.monotonic() + request.read_timeout + SLOW_BODY
+        try:
+            response = self._connections().request(
+                request.method,
+                self._target.url + request.path,
+                body=request.body,
+                headers={**self._target.headers, **request.headers},
+                redirect=False,
+                preload_content=False,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=request.read_timeout),
+            )
+            return _whole(response, give_up)
+        except (HTTPError, OSError) as error:
+            return _dropped(error)
+
+    def reset(self) -> None:
+        """Forgets the idle connections. Those in use end with their requests."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.clear()
+
+    close = reset
+
+
+def _whole(response: urllib3.BaseHTTPResponse, give_up: float) -> Answer | Dropped:
+    blocks = []
+    try:
+        for block in response.stream(BLOCK):
+            blocks.append(block)
+            if time.monotonic() > give_up:
+                response.close()
+                return Dropped("the answer came too slowly")
+    except BaseException:
+        response.close()
+        raise
+    response.release_conn()
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status, headers, b"".join(blocks))
+
+
+def _dropped(error: HTTPError | OSError) -> Dropped:
+    if isinstance(error, NewConnectionError):
+        return Dropped(f"no connection: {error}", cause=error)
+    if isinstance(error, PoolTimeoutError):
+        return Dropped("no answer in time", cause=error)
+    if isinstance(error, PoolSSLError):
+        cause = error.args[0] if error.args else None
+        return Dropped(f"TLS: {error}", isinstance(cause, ssl.SSLCertVerificationError), error)
+    if isinstance(error, LocationValueError):
+        return Dropped(str(error), permanent=True, cause=error)
+    if isinstance(error, ProtocolError):
+        return Dropped(f"the connection broke: {error}", cause=error)
+    return Dropped(str(error) or type(error).__name__, cause=error)

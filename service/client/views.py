@@ -1,0 +1,180 @@
+"""What the handles of both clients have in common: what they know of a sandbox and of a job."""
+
+# ruff: noqa: TID252
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..messages import Encoding, Job, JobState, Sandbox
+from .calls import Calls
+from .following import Follower
+from .output import Sink
+from .results import JobRead, JobResult, result_of_job
+from .rules import Deadline
+
+RUN_LIMIT = 60
+"""Seconds: up to here ``run()`` is one exec, which holds its connection; above, a job."""
+
+HURRY = 30.0
+"""Seconds that the end of a ``with`` block tries to delete the sandbox, where an error is on its way."""
+
+
+class JobView:
+    """What is known of a job."""
+
+    def __init__(
+        self, calls: Calls, command_id: str, info: Job | None = None, *, replayed: bool = False
+    ) -> None:
+        self._calls = calls
+        self._id = command_id
+        self._info = info
+        self._replayed = replayed
+        self._idempotency_key: str | None = None
+        self._logs_ok: bool | None = None
+        self._output_complete = False
+        self._skipped_bytes = 0
+        self._cursor: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The ``command_id``. Write it down: ``client.job(id)`` gets back to the job, tomorrow too."""
+        return self._id
+
+    @property
+    def info(self) -> Job | None:
+        """The job when last seen; None if no request was made yet. Kept up to date while it is followed."""
+        return self._info
+
+    @property
+    def state(self) -> JobState | None:
+        """The state when last seen; None if no request was made yet."""
+        return self._info.state if self._info else None
+
+    @property
+    def replayed(self) -> bool:
+        """Submitted before, by an earlier request with the same key; by a lost try of this one, perhaps."""
+        return self._replayed
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key that it was submitted with; None for a handle from ``client.job()``."""
+        return self._idempotency_key
+
+    @property
+    def logs_ok(self) -> bool | None:
+        """Whether the last read got at the output; None before the first."""
+        return self._logs_ok
+
+    @property
+    def output_complete(self) -> bool:
+        """Whether the output was seen to be whole and ended."""
+        return self._output_complete
+
+    @property
+    def skipped_bytes(self) -> int:
+        """Bytes of output that are no longer kept, as far as reads have met them."""
+        return self._skipped_bytes
+
+    @property
+    def cursor(self) -> str | None:
+        """The place after what ``stream()`` or ``stream_bytes()`` gave last: pass it to go on from there."""
+        return self._cursor
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id} {self.state.value if self.state else 'not seen yet'}>"
+
+    def _note(self, read: JobRead) -> None:
+        self._info = read.job
+        self._logs_ok = read.logs_ok
+        self._output_complete = self._output_complete or read.output_complete
+        self._skipped_bytes = max(self._skipped_bytes, read.skipped_bytes)
+
+    def _follower(
+        self, encoding: Encoding, timeout: float | None, cursor: str | None = None, *, follow: bool = True
+    ) -> Follower:
+        return Follower(
+            self._calls.terms,
+            self._id,
+            encoding=encoding,
+            deadline=Deadline(self._calls.terms, timeout),
+            cursor=cursor,
+            job_timeout=self._info.timeout if self._info else None,
+            long_poll=follow,
+            note=self._note,
+        )
+
+    def _result(self, follower: Follower, sink: Sink, text: str, *, check: bool) -> JobResult:
+        assert follower.last is not None
+        result = result_of_job(follower.last, text, sink.skipped_bytes)
+        return result.check() if check else result
+
+
+class SandboxView:
+    """What is known of a sandbox."""
+
+    def __init__(
+        self, calls: Calls, sandbox_id: str, info: Sandbox | None = None, *, replayed: bool = False
+    ) -> None:
+        self._calls = calls
+        self._id = sandbox_id
+        self._info = info
+        self._replayed = replayed
+        self._idempotency_key: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The ``sandbox_id``."""
+        return self._id
+
+    @property
+    def info(self) -> Sandbox | None:
+        """The sandbox when last seen; None if no request was made yet."""
+        return self._info
+
+    @property
+    def replayed(self) -> bool:
+        """Made before, by an earlier request with the same key; by a lost try of this one, perhaps."""
+        return self._replayed
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key that it was created with; None for a handle from ``client.sandbox()``."""
+        return self._idempotency_key
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self._id} {self._info.state.value if self._info else 'not seen yet'}>"
+        )
+
+    def _body(
+        self,
+        command: str,
+        timeout: int | None,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        return {"sandbox_id": self._id, **command_body(command, timeout, cwd, env, metadata)}
+
+
+def command_body(
+    command: str,
+    timeout: int | None,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    metadata: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    """The fields of a command, as they are sent."""
+    return {
+        "command": command,
+        "timeout": timeout,
+        "cwd": cwd,
+        "env": None if env is None else dict(env),
+        "metadata": None if metadata is None else dict(metadata),
+    }
+
+
+def runs_as_exec(timeout: int | None, metadata: Mapping[str, str] | None) -> bool:
+    """Whether ``run()`` is an exec, which has no metadata, or a job."""
+    return (timeout is None or timeout <= RUN_LIMIT) and metadata is None
