@@ -31,6 +31,8 @@ DEFAULT_WORKSPACE_DIRS = (
     ("gemini", "/root/.gemini"),
 )
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
 log = logging.getLogger("oncebox")
 
 
@@ -51,8 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None = None
     image: str = "python:3.12"
     claim_replicas: int = 0
-    engine_networks: tuple[str, ...] = ()
-    """CIDRs that execd endpoints must lie in; empty: anywhere."""
+    engine_networks: tuple[Network, ...] = ()
+    """Networks that execd endpoints must lie in; empty: anywhere."""
     url: str | None = None
     """Where the command line and ``Client()`` find the service."""
     api_key: str | None = None
@@ -193,6 +195,13 @@ def _redis_url(value: Any) -> str:
     return text
 
 
+def _secret(value: Any) -> str:
+    text = _text(value)
+    if not re.fullmatch(r"[!-~]+", text):
+        raise ValueError("visible ASCII characters")
+    return text
+
+
 def _http_url(expected: str, *others: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         text = _text(value)
@@ -201,6 +210,7 @@ def _http_url(expected: str, *others: str) -> Callable[[Any], str]:
         try:
             parts = urlsplit(text)
             usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            usable = usable and "@" not in parts.netloc and not parts.query and not parts.fragment
         except ValueError:
             usable = False
         if not usable:
@@ -224,9 +234,9 @@ def _words(value: Any) -> list[str]:
     return [word for word in re.split(r"[,\s]+", _text(value)) if word]
 
 
-def _networks(value: Any) -> tuple[str, ...]:
+def _networks(value: Any) -> tuple[Network, ...]:
     try:
-        return tuple(str(ipaddress.ip_network(word)) for word in _words(value))
+        return tuple(ipaddress.ip_network(word) for word in _words(value))
     except ValueError:
         raise ValueError("CIDRs separated by commas, such as 10.0.0.0/8,fd00::/8") from None
 
@@ -267,7 +277,7 @@ def _workspace_dirs(value: Any) -> tuple[tuple[str, str], ...]:
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "redis_url": _redis_url,
     "engine_url": _http_url("local:// or http(s)://host:port", "local://"),
-    "engine_api_key": _text,
+    "engine_api_key": _secret,
     "engine_proxy": _one_of("auto", "always", "never"),
     "bind": _bind,
     "tenants": _text,
@@ -276,7 +286,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "claim_replicas": _count("replicas"),
     "engine_networks": _networks,
     "url": _http_url("http(s)://host:port"),
-    "api_key": _text,
+    "api_key": _secret,
     "fence_dir": _absolute,
     "volume": _volume,
     "workspace_dirs": _workspace_dirs,
@@ -288,7 +298,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "record_budget": _count("bytes"),
     "shutdown_grace": _seconds(0),
     "shutdown_delay": _seconds(0),
-    "metrics_token": _text,
+    "metrics_token": _secret,
     "insecure": _flag,
 }
 _SECRET = frozenset(

@@ -1,0 +1,48 @@
+"""Logs: one JSON object a line, on standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import msgspec
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line: ``time``, ``level``, ``logger``, ``message``, or its own ``fields``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        fields = getattr(record, "fields", None)
+        if isinstance(fields, dict):
+            return _encoded({**line, **fields})
+        shown = {**line, "message": record.getMessage()}
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return _encoded(shown)
+
+
+def _encoded(line: dict[str, object]) -> str:
+    try:
+        return msgspec.json.encode(line).decode()
+    except UnicodeEncodeError:
+        clean = {key: repr(value) for key, value in line.items()}
+        return msgspec.json.encode(clean).decode("utf-8", "replace")
+
+
+def configure_logging() -> None:
+    """Our own lines from INFO on, those of libraries from WARNING on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for name in ("oncebox", "service"):
+        logging.getLogger(name).setLevel(logging.INFO)

@@ -1,0 +1,87 @@
+"""The composition root: which store and which engine the core works with, and the application around it.
+
+``oncebox serve`` does all this by itself. To run the service under another ASGI server::
+
+    # replica.py
+    from service.app import app_of
+    from service.settings import load
+
+    app = app_of(load())
+
+``uvicorn replica:app`` then serves it. The core starts and shuts down with the ASGI lifespan, so the server
+must support that, and each of its processes is a replica. Limits on headers, slow readers and the time
+between requests are then the server's to keep, and so is refusing to listen where anybody could reach it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from service.api.application import Application, authenticator
+from service.core.app import Core
+from service.embedded import EngineChild, LocalEngine
+from service.engine import OpenSandboxEngine
+from service.store import open_store
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from service.ports.engine import Engine
+    from service.ports.store import Store
+    from service.settings import Settings
+
+
+async def build_core(settings: Settings) -> Core:
+    """The core, not yet started, with its store and its engine; for ``local://`` the engine is started here.
+
+    ``Core.shutdown`` closes both. Raises ``SettingsError`` and ``EngineDidNotStart``.
+    """
+    authenticator(settings)
+    store = build_store(settings)
+    try:
+        return Core(store, await build_engine(settings), settings)
+    except BaseException:
+        await store.close()
+        raise
+
+
+def build_store(settings: Settings) -> Store:
+    """The store that ``settings`` name. Nothing is connected yet."""
+    return open_store(
+        settings.redis_url,
+        retention=settings.retention,
+        record_output=settings.record_output,
+        claim_replicas=settings.claim_replicas,
+    )
+
+
+async def build_engine(settings: Settings) -> Engine:
+    """The client of the engine that ``settings`` name; for ``local://`` that engine too."""
+    if settings.engine_url == "local://":
+        return LocalEngine(await EngineChild.start())
+    return OpenSandboxEngine(
+        settings.engine_url,
+        api_key=settings.engine_api_key or "",
+        proxy=settings.engine_proxy,
+        networks=settings.engine_networks,
+    )
+
+
+def create_app(core: Core, settings: Settings) -> Application:
+    """The ASGI application of ``core``, which starts and shuts down with the application's lifespan."""
+    return Application(core, settings, manages_core=True)
+
+
+def app_of(settings: Settings) -> ASGIApp:
+    """An ASGI application that builds its core when its lifespan begins: for other ASGI servers."""
+    serving: Application | None = None
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal serving
+        if serving is None:
+            if scope["type"] != "lifespan":
+                raise RuntimeError("this application needs a server that supports the ASGI lifespan")
+            serving = create_app(await build_core(settings), settings)
+        await serving(scope, receive, send)
+
+    return app

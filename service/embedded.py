@@ -1,0 +1,143 @@
+"""What runs inside one process: the local engine as a child, and the whole stack for one command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from service.engine import OpenSandboxEngine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from service.settings import Settings
+
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+"""For the local engine to end its sandboxes before it is killed."""
+
+
+class EngineDidNotStart(Exception):
+    """The local engine did not come up; it has said why on standard error."""
+
+
+class _Ready(msgspec.Struct):
+    url: str
+
+
+class EngineChild:
+    """The local engine as a child process on a free loopback port, with a random key.
+
+    It ends when its standard input does, so it is gone with its parent, however that ends. It has a session
+    of its own: Ctrl-C reaches the parent, which ends its sandboxes in order.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str, api_key: str) -> None:
+        self.url = url
+        self.api_key = api_key
+        self._process = process
+        self._reading = asyncio.create_task(self._read_on())
+
+    @classmethod
+    async def start(cls) -> EngineChild:
+        """Raises ``EngineDidNotStart``."""
+        api_key = secrets.token_urlsafe(32)
+        # -P: a `service` package in the working directory is not ours.
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            "--exit-with-stdin",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=_environment(api_key),
+            start_new_session=True,
+        )
+        try:
+            return cls(process, await _ready_url(process), api_key)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            raise
+
+    async def stop(self) -> None:
+        """End it with its sandboxes; again is fine."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        await self._reading
+
+    async def _read_on(self) -> None:
+        """What it prints after its first line must not fill the pipe."""
+        assert self._process.stdout is not None
+        while await self._process.stdout.read(65_536):
+            pass
+
+
+def _environment(api_key: str) -> dict[str, str]:
+    """This process's, without settings: they may hold secrets, which sandboxes must not inherit."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("ONCEBOX_") or name.startswith("ONCEBOX_TEST_")
+    }
+    return {**kept, "OPEN_SANDBOX_API_KEY": api_key}
+
+
+async def _ready_url(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
+        return msgspec.json.decode(line, type=_Ready).url
+    except TimeoutError:
+        raise EngineDidNotStart(f"The local engine was not ready within {START_SECONDS:g} s.") from None
+    except (msgspec.DecodeError, ValueError):
+        raise EngineDidNotStart("The local engine ended before it was ready.") from None
+
+
+class LocalEngine(OpenSandboxEngine):
+    """The client of an ``EngineChild``, which ends with it."""
+
+    def __init__(self, child: EngineChild) -> None:
+        super().__init__(child.url, api_key=child.api_key, proxy="auto")
+        self._child = child
+
+    async def close(self) -> None:
+        """Close every connection, and end the engine with its sandboxes."""
+        await super().close()
+        await self._child.stop()
+
+
+@contextlib.asynccontextmanager
+async def embedded(settings: Settings) -> AsyncIterator[str]:
+    """The whole stack in this process, on a free loopback port: its URL. At the end all of it is gone.
+
+    The store, the engine and the address are those of the embedded default; all else is as in ``settings``.
+    """
+    from service.serve import Replica
+
+    own = msgspec.structs.replace(
+        settings,
+        redis_url="memory://",
+        engine_url="local://",
+        bind="127.0.0.1:0",
+        tenants=None,
+        insecure=False,
+        shutdown_delay=0.0,
+    )
+    replica = await Replica.start(own)
+    serving = asyncio.create_task(replica.serve())
+    try:
+        yield replica.url
+    finally:
+        replica.stop()
+        await serving

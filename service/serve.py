@@ -1,0 +1,208 @@
+"""``oncebox serve``: replicas on Hypercorn, from the first signal to the last answer.
+
+On SIGTERM (or Ctrl-C) a replica says that it is not ready while it still serves, for ``shutdown_delay``, so
+that balancers notice. Then it stops accepting; long polls and event streams end at once; what it owns is
+finished within ``shutdown_grace``. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from hypercorn.asyncio import serve as hypercorn_serve
+from hypercorn.config import Config
+
+from service.api.application import Application
+from service.api.logs import configure_logging
+from service.app import build_core
+from service.embedded import EngineDidNotStart
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from service.core.app import Core
+
+BACKLOG = 2048
+"""Connections that wait to be accepted: with a short queue a burst of hundreds waits for resends."""
+KEEP_ALIVE_SECONDS = 75
+"""For the head of a request to come, on new and on kept connections: longer than balancers keep theirs
+(60 s), so that it is they who close."""
+STALLED_SECONDS = 90
+"""Without a sign of life, after which a connection is cut off: its reader takes nothing, or is gone."""
+HEAD_BYTES = 32 * 1024
+"""Of a request's line and headers."""
+
+log = logging.getLogger("oncebox")
+
+
+def serve(settings: Settings, *, workers: int = 1) -> int:
+    """Serve until a signal; the exit code. When ready, prints ``{"url": ...}`` on a line of standard output.
+
+    Each of several ``workers`` is a replica. Raises ``SettingsError`` where ``settings`` don't allow it.
+    """
+    settings.check_serving(workers)
+    configure_logging()
+    if workers > 1:
+        from service.workers import serve_workers
+
+        return serve_workers(settings, workers)
+    try:
+        return asyncio.run(run_replica(settings, announce))
+    except KeyboardInterrupt:
+        return 130
+    except EngineDidNotStart as error:
+        log.error("%s", error)
+        return 1
+    except OSError as error:
+        log.error("can't listen on %s: %s", settings.bind, error.strerror)
+        return 1
+
+
+def announce(url: str) -> None:
+    """Say, on standard output, that ``url`` is served."""
+    sys.stdout.write(msgspec.json.encode({"url": url}).decode() + "\n")
+    sys.stdout.flush()
+
+
+async def run_replica(settings: Settings, ready: Callable[[str], None], *, shared: bool = False) -> int:
+    """One replica, from start to end; obeys signals. ``shared``: others listen on the same port."""
+    replica = await Replica.start(settings, shared=shared)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, replica.signalled)
+    ready(replica.url)
+    await replica.serve()
+    return 0
+
+
+class Replica:
+    """A core, its application, and the socket that it is served on."""
+
+    def __init__(self, settings: Settings, core: Core, listener: socket.socket) -> None:
+        self.settings = settings
+        self.core = core
+        self.app = Application(core, settings, manages_core=False)
+        self.url = url_of(listener)
+        self._listener = listener
+        self._stop = asyncio.Event()
+        self._draining: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, settings: Settings, *, shared: bool = False) -> Replica:
+        """Bound, started, and accepting (connections wait until ``serve``). Raises ``OSError``."""
+        listener = bind(*settings.address, shared=shared)
+        try:
+            core = await build_core(settings)
+            try:
+                await core.start()
+                listener.listen(BACKLOG)
+                return cls(settings, core, listener)
+            except BaseException:
+                await core.shutdown(0)
+                raise
+        except BaseException:
+            listener.close()
+            raise
+
+    def signalled(self) -> None:
+        """The first signal: drain. The second: end at once, whatever is under way."""
+        if self._draining is not None:
+            log.warning("a second signal: ending at once")
+            os._exit(1)
+        self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        self.app.draining = True
+        log.info("shutting down: not ready, serving for another %g s", self.settings.shutdown_delay)
+        await asyncio.sleep(self.settings.shutdown_delay)
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop accepting now; ``serve`` returns when all is finished or the grace is over."""
+        self.app.draining = True
+        self.core.stopping.set()
+        self._stop.set()
+
+    async def serve(self) -> None:
+        """Serve until ``stop``, then finish what is owned and close everything."""
+        grace = self.settings.shutdown_grace
+        config = hypercorn_config(self._listener.detach(), grace)
+        serving = asyncio.create_task(self._hypercorn(config))
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            self.stop()
+            deadline = time.monotonic() + grace
+            await asyncio.wait({serving}, timeout=grace + 1)
+            await self.core.shutdown(max(0.0, deadline - time.monotonic()))
+        finally:
+            stopping.cancel()
+            serving.cancel()
+            # Hypercorn ends with CancelledError where it had to cut connections off.
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+        log.info("shut down")
+
+    async def _hypercorn(self, config: Config) -> None:
+        app = cast(Any, self.app)  # Hypercorn's types of ASGI messages are its own
+        await hypercorn_serve(app, config, shutdown_trigger=self._stop.wait, mode="asgi")
+
+
+def hypercorn_config(descriptor: int, grace: float) -> Config:
+    """Hypercorn's settings for a listening socket."""
+    config = Config()
+    config.bind = [f"fd://{descriptor}"]
+    config.accesslog = None  # costs more than a third of the throughput; ``Edge`` writes the line
+    config.errorlog = logging.getLogger("hypercorn.error")
+    config.include_server_header = False
+    config.backlog = BACKLOG
+    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
+    config.keep_alive_max_requests = 1_000_000_000  # the default closes busy clients' connections
+    config.h11_max_incomplete_size = HEAD_BYTES
+    config.h2_max_header_list_size = HEAD_BYTES
+    # With a bound, a body that nobody reads any more blocks the end of its own connection for ever. ``Body``
+    # reads every body as it comes, and bounds it.
+    config.max_app_queue_size = 0
+    config.graceful_timeout = grace
+    return config
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A bound TCP socket that cuts off stalled connections. ``shared``: others may have the port too."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # Accepted connections inherit these.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, seconds in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+            if hasattr(socket, name):
+                listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_SECONDS * 1000)
+        listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a bound socket is reached from this machine."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
