@@ -69,6 +69,9 @@ class NotReached(EngineError):
 class Unclear(EngineError):
     """Everything else: it may have been executed."""
 
+    command: str | None = None
+    """execd's id of the command, where it came before the call failed."""
+
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A sandbox to create. ``timeout`` is seconds; resources are the engine's strings."""

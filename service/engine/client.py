@@ -1,0 +1,161 @@
+"""``OpenSandboxEngine``: the port's ``Engine`` on OpenSandbox's wire protocol."""
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Literal
+
+from service.engine.endpoints import Endpoints, Mode, Network
+from service.engine.execd import Execd, output_path
+from service.engine.lifecycle import Lifecycle
+from service.engine.transport import Observe, Transport
+from service.messages import SandboxState
+from service.ports.engine import (
+    CommandEvent,
+    CommandSpec,
+    CommandStatus,
+    FileRange,
+    SandboxInfo,
+    SandboxListing,
+    SandboxSpec,
+    ShortResult,
+)
+
+DEFAULT_LIMIT = 512
+"""Connections of each of the two pools (reads; all else)."""
+_URL = re.compile(r"(https?)://[^\s/@?#\\]+(/[^\s@?#\\]*)?", re.IGNORECASE)
+
+
+class OpenSandboxEngine:
+    """An OpenSandbox engine, spoken to over HTTP. Connections are made in the event loop of the first call.
+
+    Args:
+        url: ``http(s)://host[:port]`` of the lifecycle server. Endpoints in sandboxes get the same scheme.
+        api_key: sent to the lifecycle server alone, never to a sandbox; empty: none is sent. proxy: reach
+        execd through the lifecycle server's proxy (``always``), at its own endpoint (``never``), or at
+            its own endpoint wherever that answers (``auto``).
+        networks: where not empty, endpoints outside them are never contacted. limit: connections of each of
+        two pools. observe: called after each HTTP call with its kind, ``answer``, ``refused``,
+        ``not_reached``, ``unclear``,
+            ``left`` (the reader went away) or ``cancelled``, and its duration in seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str,
+        proxy: Mode,
+        networks: Sequence[Network] = (),
+        limit: int = DEFAULT_LIMIT,
+        observe: Observe | None = None,
+    ) -> None:
+        found = _URL.fullmatch(url)
+        if found is None:
+            raise ValueError(
+                "the engine's URL must be http(s)://host[:port], without a user, a query or a fragment"
+            )
+        if not re.fullmatch(r"[\x21-\x7e]*", api_key):
+            raise ValueError("the engine's API key must be visible ASCII")
+        self._transport = Transport(limit=limit, observe=observe)
+        self._lifecycle = Lifecycle(self._transport, url, api_key)
+        self._execd = Execd(self._transport, self._lifecycle.headers)
+        self._endpoints = Endpoints(
+            lookup=self._lifecycle.endpoint,
+            ping=self._execd.probe,
+            proxy_base=self._lifecycle.proxy_base,
+            scheme=found[1].lower(),
+            mode=proxy,
+            networks=networks,
+        )
+        self._execd.endpoints = self._endpoints
+
+    # -- lifecycle
+
+    async def create_sandbox(self, spec: SandboxSpec) -> SandboxInfo:
+        """Not idempotent. May take minutes; at most 11."""
+        return await self._lifecycle.create(spec)
+
+    async def get_sandbox(self, sandbox_id: str) -> SandboxInfo:
+        """Raises ``SandboxMissing`` when it is certain that there is none."""
+        return await self._lifecycle.get(sandbox_id)
+
+    async def list_sandboxes(
+        self,
+        metadata: Mapping[str, str],
+        *,
+        states: Sequence[SandboxState] = (),
+        page: int = 1,
+        page_size: int = 200,
+    ) -> SandboxListing:
+        """A page, newest first. The filter is the engine's word: check each item."""
+        return await self._lifecycle.list(metadata, states=states, page=page, page_size=page_size)
+
+    async def delete_sandbox(self, sandbox_id: str) -> None:
+        """A sandbox that is gone already is no error."""
+        self._endpoints.forget(sandbox_id)
+        await self._lifecycle.delete(sandbox_id)
+
+    async def renew_sandbox(self, sandbox_id: str, expires_at: float) -> float:
+        """Set the expiry (Unix seconds); the one now in force."""
+        return await self._lifecycle.renew(sandbox_id, expires_at)
+
+    async def pause_sandbox(self, sandbox_id: str) -> None:
+        """Raises ``SandboxNotReady`` when it is not running."""
+        await self._lifecycle.pause(sandbox_id)
+
+    async def resume_sandbox(self, sandbox_id: str) -> None:
+        """Raises ``SandboxNotReady`` when it is not paused."""
+        await self._lifecycle.resume(sandbox_id)
+
+    # -- execd
+
+    async def ping(self, sandbox_id: str) -> None:
+        """Raises unless the sandbox's daemon answers."""
+        await self._execd.ping(sandbox_id)
+
+    async def submit(self, sandbox_id: str, spec: CommandSpec) -> str:
+        """Start a command in the background; execd's id of it. An ``Unclear`` that came after the id has it."""
+        return await self._execd.submit(sandbox_id, spec)
+
+    def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncIterator[CommandEvent]:
+        """Run a command in the foreground; ends after ``complete`` or ``exit`` (whose text is execd's
+        "signal: killed").
+        """
+        return self._execd.stream(sandbox_id, spec, silence=silence)
+
+    async def run_short(self, sandbox_id: str, command: str, *, timeout: float) -> ShortResult:
+        """Run one of our own small commands and wait for it; exit code 128 + n after signal n."""
+        return await self._execd.run_short(sandbox_id, command, timeout=timeout)
+
+    async def status(self, sandbox_id: str, command: str) -> CommandStatus:
+        """Raises ``CommandMissing``."""
+        return await self._execd.status(sandbox_id, command)
+
+    async def interrupt(self, sandbox_id: str, command: str) -> None:
+        """SIGTERM, 3 s, SIGKILL. Raises ``CommandNotRunning``."""
+        await self._execd.interrupt(sandbox_id, command)
+
+    async def log(self, sandbox_id: str, command: str, offset: int) -> FileRange:
+        """execd's own log call: only where no path is known. ``size`` is its next cursor."""
+        return await self._execd.log(sandbox_id, command, offset)
+
+    async def read_file(self, sandbox_id: str, path: str, offset: int, length: int) -> FileRange:
+        """At most ``length`` bytes from ``offset``, by one ranged download."""
+        return await self._execd.read_file(sandbox_id, path, offset, length)
+
+    async def remove_files(self, sandbox_id: str, paths: Sequence[str]) -> None:
+        """Missing ones are no error."""
+        await self._execd.remove_files(sandbox_id, paths)
+
+    def output_path(self, command: str, stream: Literal["output", "stdout", "stderr"] = "output") -> str:
+        """Where execd writes a command's output by default."""
+        return output_path(command, stream)
+
+    async def check(self) -> None:
+        """Raises unless the lifecycle server answers to our key."""
+        await self._lifecycle.check()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._endpoints.close()
+        await self._transport.close()

@@ -1,0 +1,318 @@
+"""execd, the daemon in each sandbox: commands started, followed and stopped; files read by ranges."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
+
+from service.engine import wire
+from service.engine.endpoints import FRESH, TTL, Endpoints, Route
+from service.engine.events import CommandStream
+from service.engine.lifecycle import require_sandbox_id
+from service.engine.outcomes import Call, Side
+from service.engine.transport import Deadline, Incoming, Reply, Request, Transport, encode
+from service.ports.engine import (
+    CommandEvent,
+    CommandMissing,
+    CommandSpec,
+    CommandStatus,
+    FileMissing,
+    FileRange,
+    NotReached,
+    SandboxMissing,
+    ShortResult,
+    Unclear,
+)
+
+PING = Deadline(total=5)
+PROBE = Deadline(total=1)
+"""Seconds for the ping that decides whether the direct way works."""
+SUBMIT = Deadline(total=30)
+"""Seconds: the terminal event of a background start comes in milliseconds."""
+STATUS = Deadline(total=10)
+INTERRUPT = Deadline(total=15)
+"""Seconds: SIGTERM, up to 3 s, SIGKILL."""
+READ = Deadline(total=30)
+LOG = Deadline(total=60)
+REMOVE = Deadline(total=30)
+STREAM_GRACE = 30.0
+"""Seconds that a foreground stream may outlive its command's timeout."""
+SHORT_GRACE = 2.0
+"""The same for our own small commands."""
+SHORT_SILENCE = 10.0
+"""Seconds without a byte (pings come every 3) in which a small command's stream counts as lost."""
+
+MAX_STATUS = 2 * 1024 * 1024
+"""Bytes: the status repeats the whole command, which may be six bytes a character in JSON."""
+MAX_LOG = 8 * 1024 * 1024
+"""Bytes taken of one answer of execd's own log call."""
+MAX_SHORT = 64 * 1024
+"""Bytes kept of a small command's output."""
+MAX_PONG = 64
+
+T = TypeVar("T")
+Stream = Literal["output", "stdout", "stderr"]
+
+
+class Execd:
+    """Calls of execd in any sandbox. ``proxy_headers`` go along through the lifecycle server's proxy only."""
+
+    def __init__(self, transport: Transport, proxy_headers: Mapping[str, str]) -> None:
+        self._transport = transport
+        self._proxy_headers = proxy_headers
+        self.endpoints: Endpoints
+
+    # -- commands
+
+    async def submit(self, sandbox_id: str, spec: CommandSpec) -> str:
+        """execd's id of the started command. Leaving at the terminal event closes the connection: execd holds
+        it open.
+        """
+        stream = CommandStream()
+        async for _ in self._run(Call.SUBMIT, sandbox_id, _body(spec, background=True), SUBMIT, stream):
+            pass
+        assert stream.command is not None
+        return stream.command
+
+    async def stream(
+        self, sandbox_id: str, spec: CommandSpec, *, silence: float
+    ) -> AsyncIterator[CommandEvent]:
+        """Events of a foreground command, as they come."""
+        deadline = Deadline(spec.timeout + STREAM_GRACE, silence)
+        body = _body(spec, background=False)
+        async for event in self._run(Call.STREAM, sandbox_id, body, deadline, CommandStream()):
+            yield event
+
+    async def run_short(self, sandbox_id: str, command: str, *, timeout: float) -> ShortResult:
+        """The result of a small command. Lines come without their ends: they are joined with line feeds
+        again.
+        """
+        spec = CommandSpec(command=command, timeout=timeout)
+        deadline = Deadline(timeout + SHORT_GRACE, SHORT_SILENCE)
+        lines: list[str] = []
+        room = MAX_SHORT
+        exit_code = 0
+        async for event in self._run(
+            Call.SHORT, sandbox_id, _body(spec, background=False), deadline, CommandStream()
+        ):
+            if event.type == "stdout" and room > 0:
+                lines.append("" if event.text == "\n" else event.text)
+                room -= len(event.text.encode()) + 1
+            elif event.type == "exit":
+                exit_code = _shell_code(event)
+        text = "\n".join(lines).encode()[:MAX_SHORT].decode(errors="ignore")
+        return ShortResult(exit_code, text)
+
+    async def _run(
+        self, call: Call, sandbox_id: str, body: bytes, deadline: Deadline, stream: CommandStream
+    ) -> AsyncIterator[CommandEvent]:
+        try:
+            async with self._open(call, sandbox_id, "POST", "/command", deadline, body=body) as incoming:
+                await incoming.check()
+                async for piece in incoming.pieces():
+                    for event in stream.feed(piece):
+                        yield event
+                    _raise(stream)
+                    if stream.over:
+                        return
+                for event in stream.finish():
+                    yield event
+                _raise(stream)
+        except Unclear as error:
+            error.command = stream.command
+            raise
+
+    async def status(self, sandbox_id: str, command: str) -> CommandStatus:
+        """execd's word on a command, foreground ones too."""
+        require_command_id(command)
+
+        async def ask(max_age: float) -> CommandStatus:
+            path = f"/command/status/{command}"
+            reply = await self._call(
+                Call.STATUS, sandbox_id, "GET", path, STATUS, MAX_STATUS, max_age=max_age
+            )
+            return wire.command_status(reply.body, command)
+
+        return await self._sure(ask)
+
+    async def interrupt(self, sandbox_id: str, command: str) -> None:
+        """SIGTERM to the process group, up to 3 s, SIGKILL."""
+        require_command_id(command)
+        await self._call(
+            Call.INTERRUPT, sandbox_id, "DELETE", f"/command?id={command}", INTERRUPT, max_age=FRESH
+        )
+
+    # -- files
+
+    async def log(self, sandbox_id: str, command: str, offset: int) -> FileRange:
+        """At most ``MAX_LOG`` bytes from ``offset``; ``size`` is execd's next cursor."""
+        require_command_id(command)
+        path = f"/command/{command}/logs?cursor={offset}"
+        async with self._open(Call.LOG, sandbox_id, "GET", path, LOG, max_age=TTL) as incoming:
+            await incoming.check()
+            cursor = wire.log_cursor(incoming.headers)
+            data = await incoming.at_most(min(MAX_LOG, max(cursor - offset, 0) or 1))
+            if cursor < offset + len(data):
+                raise Unclear("log: more bytes than its cursor says")
+            return FileRange(offset, data, cursor)
+
+    async def read_file(self, sandbox_id: str, path: str, offset: int, length: int) -> FileRange:
+        """One ranged download."""
+        if offset < 0 or length < 1:
+            raise ValueError("offset must be at least 0 and length at least 1")
+
+        async def ask(max_age: float) -> FileRange:
+            headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
+            url = f"/files/download?path={quote(path, safe='')}"
+            async with self._open(
+                Call.READ, sandbox_id, "GET", url, READ, headers=headers, max_age=max_age
+            ) as incoming:
+                await incoming.check()
+                return await _range(incoming, offset, length)
+
+        return await self._sure(ask)
+
+    async def remove_files(self, sandbox_id: str, paths: Sequence[str]) -> None:
+        """Missing ones are no error to execd either. A directory is (execd's 500, ``Unclear``)."""
+        if paths:
+            query = "&".join(f"path={quote(each, safe='')}" for each in paths)
+            await self._call(Call.REMOVE, sandbox_id, "DELETE", f"/files?{query}", REMOVE, max_age=FRESH)
+
+    # -- the way there
+
+    async def ping(self, sandbox_id: str) -> None:
+        """Raises unless the daemon answers."""
+        reply = await self._call(Call.PING, sandbox_id, "GET", "/ping", PING, MAX_PONG)
+        _pong(reply)
+
+    async def probe(self, route: Route) -> None:
+        """Raises unless the daemon answers on ``route`` at once."""
+        _pong(await self._transport.call(self._request(Call.PING, route, "GET", "/ping", PROBE), MAX_PONG))
+
+    async def _sure(self, ask: Callable[[float], Awaitable[T]]) -> T:
+        """Read with what is remembered of the way there; a "there is none" is asked for again on a fresh
+        route.
+
+        The remembered endpoint of a sandbox that is gone may have become another sandbox's.
+        """
+        try:
+            return await ask(TTL)
+        except (CommandMissing, FileMissing):
+            return await ask(FRESH)
+
+    async def _call(
+        self,
+        call: Call,
+        sandbox_id: str,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        limit: int = MAX_STATUS,
+        *,
+        max_age: float = TTL,
+    ) -> Reply:
+        async with self._open(call, sandbox_id, method, path, deadline, max_age=max_age) as incoming:
+            return await incoming.reply(limit)
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        call: Call,
+        sandbox_id: str,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_age: float = FRESH,
+    ) -> AsyncIterator[Incoming]:
+        require_sandbox_id(sandbox_id)
+        route = await self.endpoints.route(sandbox_id, max_age)
+        request = self._request(call, route, method, path, deadline, body=body, headers=headers)
+        try:
+            async with self._transport.open(request) as incoming:
+                yield incoming
+        except (NotReached, SandboxMissing, Unclear):
+            self.endpoints.forget(sandbox_id, route)
+            raise
+
+    def _request(
+        self,
+        call: Call,
+        route: Route,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Request:
+        ours = self._proxy_headers if route.side is Side.PROXY else {}
+        return Request(
+            call=call,
+            side=route.side,
+            method=method,
+            url=route.base + path,
+            deadline=deadline,
+            headers={**route.headers, **ours, **(headers or {})},
+            body=body,
+            repeatable=method == "GET",
+            server_name=route.server_name,
+        )
+
+
+def output_path(command: str, stream: Stream = "output") -> str:
+    """Where execd writes a command's output: ``output`` of a background command, the other two of a
+    foreground one.
+    """
+    require_command_id(command)
+    return f"/tmp/{command}.{stream}"  # noqa: S108  # a path in the sandbox
+
+
+def require_command_id(command: str) -> None:
+    """An id that can't be one is missing: it must not become part of a URL or a path."""
+    if not wire.ID.fullmatch(command):
+        raise CommandMissing("no such command")
+
+
+def _body(spec: CommandSpec, *, background: bool) -> bytes:
+    body: dict[str, Any] = {
+        "command": spec.command,
+        "background": background,
+        "timeout": max(1, round(spec.timeout * 1000)),
+    }
+    if spec.cwd is not None:
+        body["cwd"] = spec.cwd
+    if spec.env:
+        body["envs"] = dict(spec.env)
+    return encode(body)
+
+
+def _raise(stream: CommandStream) -> None:
+    if stream.failure is not None:
+        raise stream.failure
+
+
+def _shell_code(event: CommandEvent) -> int:
+    code = event.exit_code if event.exit_code is not None else -1
+    number = wire.signal_number(event.text) if code == -1 else None
+    return 128 + number if number is not None else code
+
+
+def _pong(reply: Reply) -> None:
+    if reply.status != 200 or "html" in reply.headers.get("Content-Type", "").lower():
+        raise Unclear(f"ping: HTTP {reply.status} that is not the daemon's", status=reply.status)
+
+
+async def _range(incoming: Incoming, offset: int, length: int) -> FileRange:
+    if incoming.status == 206:
+        count, size = wire.content_range(incoming.headers.get("Content-Range"), offset, length)
+        return FileRange(offset, await incoming.exactly(count), size)
+    if incoming.status == 416:
+        return wire.unsatisfied_range(incoming.headers.get("Content-Range"), offset)
+    # An empty file has no ranges: it is answered whole. Its headers tell it from somebody else's empty page.
+    if incoming.status == 200 and "Content-Disposition" in incoming.headers:
+        await incoming.exactly(0)
+        return FileRange(offset, b"", 0)
+    raise Unclear(f"read: HTTP {incoming.status} in place of the range", status=incoming.status)

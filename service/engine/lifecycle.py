@@ -1,0 +1,166 @@
+"""The lifecycle server: sandboxes made, looked up, listed, renewed, paused, deleted; endpoints."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from service.engine import wire
+from service.engine.outcomes import Call, Side
+from service.engine.transport import Deadline, Reply, Request, Transport, encode
+from service.messages import SandboxState
+from service.ports.engine import (
+    Mount,
+    SandboxInfo,
+    SandboxListing,
+    SandboxMissing,
+    SandboxSpec,
+    Unclear,
+)
+
+EXECD_PORT = 44772
+"""Where execd listens in each sandbox."""
+KEY_HEADER = "OPEN-SANDBOX-API-KEY"
+
+CREATE = Deadline(total=660)
+"""Seconds: an image that must be pulled takes minutes, and the engine is silent meanwhile."""
+GET = Deadline(total=15)
+LIST = Deadline(total=30)
+DELETE = Deadline(total=60)
+"""Seconds: the engine waits for the container to stop."""
+RENEW = Deadline(total=30)
+PAUSE = Deadline(total=60)
+ENDPOINT = Deadline(total=10)
+CHECK = Deadline(total=10)
+
+
+class Lifecycle:
+    """Calls of the lifecycle server at ``url`` (``http(s)://host[:port][/path]``, without ``/v1``)."""
+
+    def __init__(self, transport: Transport, url: str, api_key: str) -> None:
+        self._transport = transport
+        self._base = f"{url.rstrip('/')}/v1/sandboxes"
+        self.headers: Mapping[str, str] = {KEY_HEADER: api_key} if api_key else {}
+
+    async def create(self, spec: SandboxSpec) -> SandboxInfo:
+        """Not idempotent: each POST makes a sandbox."""
+        reply = await self._call(Call.CREATE, "POST", self._base, CREATE, encode(_create_body(spec)))
+        return wire.sandbox(reply.body)
+
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        """The sandbox; an answer about another one is not believed."""
+        reply = await self._call(Call.GET, "GET", self._url(sandbox_id), GET)
+        info = wire.sandbox(reply.body)
+        if info.id != sandbox_id:
+            raise Unclear("get: the answer is about another sandbox")
+        return info
+
+    async def list(
+        self, metadata: Mapping[str, str], *, states: Sequence[SandboxState], page: int, page_size: int
+    ) -> SandboxListing:
+        """One page. ``page`` counts from 1; ``page_size`` is at most 200."""
+        query = [
+            f"page={page}",
+            f"pageSize={page_size}",
+            *(f"state={each.value.capitalize()}" for each in states),
+        ]
+        if metadata:
+            query.append(f"metadata={metadata_filter(metadata)}")
+        reply = await self._call(Call.LIST, "GET", f"{self._base}?{'&'.join(query)}", LIST)
+        return wire.listing(reply.body)
+
+    async def delete(self, sandbox_id: str) -> None:
+        """Gone already is as good."""
+        try:
+            await self._call(Call.DELETE, "DELETE", self._url(sandbox_id), DELETE)
+        except SandboxMissing:
+            return
+
+    async def renew(self, sandbox_id: str, expires_at: float) -> float:
+        """The expiry now in force, Unix seconds."""
+        body = encode({"expiresAt": wire.rfc3339(expires_at)})
+        reply = await self._call(Call.RENEW, "POST", f"{self._url(sandbox_id)}/renew-expiration", RENEW, body)
+        return wire.renewed(reply.body)
+
+    async def pause(self, sandbox_id: str) -> None:
+        """202 without a body."""
+        await self._call(Call.PAUSE, "POST", f"{self._url(sandbox_id)}/pause", PAUSE)
+
+    async def resume(self, sandbox_id: str) -> None:
+        """202 without a body."""
+        await self._call(Call.RESUME, "POST", f"{self._url(sandbox_id)}/resume", PAUSE)
+
+    async def endpoint(self, sandbox_id: str, use_server_proxy: bool) -> wire.WireEndpoint:
+        """Where execd of this sandbox is, unchecked."""
+        asked = "true" if use_server_proxy else "false"
+        url = f"{self._url(sandbox_id)}/endpoints/{EXECD_PORT}?use_server_proxy={asked}"
+        reply = await self._call(Call.ENDPOINT, "GET", url, ENDPOINT)
+        return wire.decode(reply.body, wire.WireEndpoint, "endpoint")
+
+    async def check(self) -> None:
+        """Raises unless the server answers to our key."""
+        reply = await self._call(Call.CHECK, "GET", f"{self._base}?page=1&pageSize=1", CHECK)
+        wire.listing(reply.body)
+
+    def proxy_base(self, sandbox_id: str) -> str:
+        """The URL of the server's proxy to execd of this sandbox."""
+        return f"{self._url(sandbox_id)}/proxy/{EXECD_PORT}"
+
+    def _url(self, sandbox_id: str) -> str:
+        require_sandbox_id(sandbox_id)
+        return f"{self._base}/{sandbox_id}"
+
+    async def _call(
+        self, call: Call, method: str, url: str, deadline: Deadline, body: bytes | None = None
+    ) -> Reply:
+        request = Request(
+            call=call,
+            side=Side.LIFECYCLE,
+            method=method,
+            url=url,
+            deadline=deadline,
+            headers=self.headers,
+            body=body,
+            repeatable=method == "GET",
+        )
+        return await self._transport.call(request)
+
+
+def require_sandbox_id(sandbox_id: str) -> None:
+    """An id that can't be one (``..``, ``a/b``) is missing: it must not become part of a URL."""
+    if not wire.ID.fullmatch(sandbox_id):
+        raise SandboxMissing("no such sandbox")
+
+
+def metadata_filter(metadata: Mapping[str, str]) -> str:
+    """The value of ``metadata=``: a query string of its own, quoted once for itself and once as a parameter.
+
+    ``{"a.b/c": "x"}`` gives ``a.b%252Fc%3Dx``. Empty or misnamed, the engine returns everything: check each
+    item.
+    """
+    inner = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in metadata.items())
+    return quote(inner, safe="")
+
+
+def _create_body(spec: SandboxSpec) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "image": {"uri": spec.image},
+        "entrypoint": list(spec.entrypoint),
+        "resourceLimits": {"cpu": spec.cpu, "memory": spec.memory},
+        "timeout": spec.timeout,
+        "env": dict(spec.env),
+        "metadata": dict(spec.metadata),
+    }
+    if spec.volumes:
+        body["volumes"] = [_volume(each) for each in spec.volumes]
+    return body
+
+
+def _volume(mount: Mount) -> dict[str, Any]:
+    volume: dict[str, Any] = {"name": mount.name, "mountPath": mount.mount_path, "subPath": mount.sub_path}
+    if (mount.host is None) == (mount.claim is None):
+        raise ValueError("a mount has exactly one of host and claim")
+    if mount.host is not None:
+        volume["host"] = {"path": mount.host}
+    else:
+        volume["pvc"] = {"claimName": mount.claim}
+    return volume

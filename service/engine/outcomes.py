@@ -1,0 +1,280 @@
+"""What a call to the engine came to: the one place that decides "not executed", "may have been executed",
+"answer".
+
+Pure functions, no I/O. The list of what counts as **not executed** is closed:
+
+- the connection was refused or never made (connect timeout, DNS, a TLS failure before anything was sent);
+- 502 ``BACKEND_CONNECTION_FAILED`` of the lifecycle server's proxy;
+- execd's structured 400, and its structured 404 for what it does not know;
+- a structured start failure after ``init`` in a stream (see ``error_event`` and ``appended_object``);
+- the lifecycle server's structured 4xx;
+- a code that ends in ``IMAGE_PULL_FAILED``.
+
+Everything else is ``Unclear``: ``BACKEND_RESPONSE_FAILED``, 504, a gateway's HTML 502 or 503 or 404, a reset
+or a timeout after the request was sent, a stream that ended early, a redirect (never followed), an answer of
+another shape.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any
+
+import msgspec
+
+from service.ports.engine import (
+    Busy,
+    CommandEvent,
+    CommandMissing,
+    CommandNotRunning,
+    Denied,
+    EngineError,
+    FileMissing,
+    NotReached,
+    Refused,
+    SandboxMissing,
+    SandboxNotReady,
+    StartFailed,
+    Unclear,
+)
+
+MAX_MESSAGE = 300
+"""Characters of the engine's own words that an error carries."""
+MAX_RETRY_AFTER = 3600.0
+"""Seconds: a longer ``Retry-After`` is cut to this."""
+
+
+class Side(Enum):
+    """Who answers."""
+
+    LIFECYCLE = "lifecycle"
+    """The lifecycle server itself."""
+    DIRECT = "direct"
+    """execd, at the sandbox's own endpoint. Whoever runs code in the sandbox may have replaced it."""
+    PROXY = "proxy"
+    """execd through the lifecycle server's proxy: either of them may have written the answer."""
+
+
+class Call(Enum):
+    """What was asked; the value names the call in metrics."""
+
+    CREATE = "create"
+    GET = "get"
+    LIST = "list"
+    DELETE = "delete"
+    RENEW = "renew"
+    PAUSE = "pause"
+    RESUME = "resume"
+    ENDPOINT = "endpoint"
+    CHECK = "check"
+    PING = "ping"
+    SUBMIT = "submit"
+    STREAM = "stream"
+    SHORT = "short"
+    STATUS = "status"
+    INTERRUPT = "interrupt"
+    LOG = "log"
+    READ = "read"
+    REMOVE = "remove"
+
+
+class Phase(IntEnum):
+    """How far a call got. It only grows, over a silent repeat by the HTTP library too."""
+
+    NOT_CONNECTED = 0
+    """No connection was had: not a byte of the request can have left."""
+    SENT = 1
+    """There was a connection: the request may have left."""
+    HEAD = 2
+    """Status and headers of the reply are here."""
+
+
+class Failure(Enum):
+    """How the transport failed; the value is part of the message."""
+
+    CONNECT = "could not connect"
+    TIMEOUT = "timed out"
+    DROPPED = "the connection was lost"
+    INVALID = "the reply is not valid HTTP"
+    TOO_LARGE = "the reply is too large"
+    ENCODED = "the reply is compressed, which was not asked for"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What happened on one call. ``body`` is whole, or ``failure`` says why not."""
+
+    call: Call
+    side: Side
+    phase: Phase
+    failure: Failure | None = None
+    status: int = 0
+    content_type: str = ""
+    body: bytes = b""
+    retry_after: str | None = None
+    detail: str = ""
+
+
+def clean(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Untrusted text for a message: no control characters, at most ``limit`` characters."""
+    shown = "".join(each if each.isprintable() else " " for each in text[: limit + 1]).strip()
+    return shown if len(shown) <= limit else shown[: limit - 3] + "..."
+
+
+def outcome(exchange: Exchange) -> EngineError | None:
+    """The error that ``exchange`` came to, or ``None``: an answer, whose body is still to be parsed."""
+    if exchange.phase is Phase.NOT_CONNECTED:
+        return NotReached(_describe(exchange))
+    if exchange.failure is not None:
+        return Unclear(_describe(exchange), status=exchange.status or None)
+    if 200 <= exchange.status < 300:
+        return None
+    if exchange.status == 416 and exchange.call is Call.READ:
+        return None
+    problem = _problem(exchange)
+    if problem is None:
+        return Unclear(_describe(exchange), status=exchange.status)
+    kind = _kind(exchange, problem.code or "")
+    return kind(
+        clean(problem.message) or f"{exchange.call.value}: HTTP {exchange.status}",
+        code=problem.code,
+        status=exchange.status,
+        retry_after=retry_after(exchange.retry_after),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    code: str | None
+    message: str
+
+
+def _problem(exchange: Exchange) -> _Problem | None:
+    """The engine's own account of an error; ``None`` for anything that is not one of its shapes."""
+    if "json" not in exchange.content_type.lower():
+        return None
+    try:
+        found = msgspec.json.decode(exchange.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    code, message, detail = found.get("code"), found.get("message", ""), found.get("detail")
+    if isinstance(code, str) and code and isinstance(message, str):
+        return _Problem(clean(code, 100), message)
+    if exchange.side is not Side.DIRECT and isinstance(detail, str) and detail:
+        return _Problem(None, detail)
+    if exchange.side is not Side.DIRECT and isinstance(detail, list) and detail:
+        return _Problem(None, "; ".join(_validation(each) for each in detail[:5]))
+    if exchange.status == 401 and isinstance(found.get("error"), str):
+        return _Problem(None, found["error"])
+    return None
+
+
+def _validation(item: Any) -> str:
+    """One complaint of the lifecycle server's 422. Its ``input`` repeats what was sent (``env`` too): left
+    out.
+    """
+    if not isinstance(item, dict):
+        return "invalid"
+    where = item.get("loc")
+    place = ".".join(str(each) for each in where) if isinstance(where, list) else ""
+    return clean(f"{place}: {item.get('msg', 'invalid')}", 100)
+
+
+def _kind(exchange: Exchange, code: str) -> type[EngineError]:
+    if 400 <= exchange.status < 500:
+        return _client_error(exchange, code)
+    if exchange.call is Call.CREATE and code.endswith("IMAGE_PULL_FAILED"):
+        return Refused
+    if exchange.status == 502 and exchange.side is Side.PROXY and code == "BACKEND_CONNECTION_FAILED":
+        return NotReached
+    if exchange.status == 500 and exchange.call is Call.INTERRUPT and code == "RUNTIME_ERROR":
+        return CommandNotRunning
+    return Unclear
+
+
+def _client_error(exchange: Exchange, code: str) -> type[EngineError]:
+    if exchange.status in (408, 425, 499):
+        return Unclear
+    if exchange.status == 429 or code.endswith(("QUOTA_EXCEEDED", "POOL_CAPACITY_EXHAUSTED")):
+        return Busy
+    if exchange.status in (401, 403):
+        return Denied
+    if exchange.side is not Side.LIFECYCLE and (kind := _execd_error(exchange, code)):
+        return kind
+    if exchange.side is Side.DIRECT:
+        return Refused if exchange.status == 400 else Unclear
+    if exchange.status == 404 and code.endswith("SANDBOX_NOT_FOUND"):
+        return SandboxMissing
+    # A pod that has no address yet gets one: this passes by itself.
+    if exchange.status == 409 or code.endswith("POD_IP_NOT_AVAILABLE"):
+        return SandboxNotReady
+    return Refused
+
+
+_COMMAND_CALLS = (Call.STATUS, Call.LOG, Call.INTERRUPT)
+_FILE_CALLS = (Call.READ, Call.REMOVE)
+_UNKNOWN_COMMAND = ("INVALID_REQUEST_BODY", "COMMAND_NOT_FOUND")
+"""execd 1.0 says the first of an unknown id."""
+
+
+def _execd_error(exchange: Exchange, code: str) -> type[EngineError] | None:
+    if exchange.status != 404:
+        return None
+    if exchange.call in _COMMAND_CALLS and code in _UNKNOWN_COMMAND:
+        return CommandMissing
+    if exchange.call in _FILE_CALLS and code == "FILE_NOT_FOUND":
+        return FileMissing
+    return None
+
+
+def _describe(exchange: Exchange) -> str:
+    what = exchange.failure.value if exchange.failure else f"HTTP {exchange.status}"
+    detail = f" ({clean(exchange.detail, 150)})" if exchange.detail else ""
+    return f"{exchange.call.value} ({exchange.side.value}): {what}{detail}"
+
+
+def retry_after(text: str | None) -> float | None:
+    """Seconds of a ``Retry-After`` header; ``None`` where there is none, or where it is a date."""
+    if text is None or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text.strip()):
+        return None
+    return min(float(text), MAX_RETRY_AFTER)
+
+
+# -- streams
+
+_START_FAILURES = ("fork/exec ", 'exec: "', "chdir ")
+"""How the errors of Go's ``Cmd.Start`` begin (``os.PathError``, ``exec.Error``).
+
+execd puts the error of ``Cmd.Wait`` in the same place when it is no exit code: "context deadline exceeded"
+comes from a command that ran and ended by itself in the moment of its timeout. So not every text that is no
+number says "never started".
+"""
+_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")
+
+
+def error_event(evalue: str, trace: str, *, init: bool, output: bool) -> CommandEvent | EngineError:
+    """An ``error`` event: the exit of a command, or the news that it never started.
+
+    ``init``: the id came before. ``output``: output came before. ``trace`` is the event's first line of
+    explanation ("signal: killed"), which the exit event carries as its text.
+    """
+    if not init:
+        return Unclear(f"an error before the command's id: {clean(evalue, 200)}")
+    if _EXIT_CODE.fullmatch(evalue):
+        return CommandEvent(type="exit", exit_code=int(evalue), text=clean(trace))
+    if not output and evalue.startswith(_START_FAILURES):
+        return StartFailed(clean(evalue))
+    return Unclear(f"the command ended with an error that is no exit code: {clean(evalue, 200)}")
+
+
+def appended_object(code: str, message: str, *, init: bool, output: bool) -> EngineError:
+    """An error object in place of an event, in a stream whose status was 200 already: a background start that
+    failed.
+
+    Only execd's own code counts: what a proxy might append says nothing of the command.
+    """
+    if init and not output and code == "RUNTIME_ERROR":
+        return StartFailed(clean(message), code=code)
+    return Unclear(f"an error object in the stream: {clean(message, 200)}", code=clean(code, 100))
