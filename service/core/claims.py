@@ -13,6 +13,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from service.core import identity, pauses
 from service.core.tasks import Tasks
 from service.core.watching import POLL, Tend, Watches
 from service.errors import StoreUnavailable
@@ -25,6 +26,8 @@ PERSIST = 120.0
 """Seconds for which an answer that is known is tried to be written while the store is away."""
 
 Work = Callable[[Record], Awaitable[Record | None]]
+Take = Callable[[Record, str], Awaitable[tuple[bool, Record | None] | None]]
+"""Take over what may be taken over, with a token: (ours, the record now). None: it stands, as it is."""
 
 
 class Claims:
@@ -37,6 +40,45 @@ class Claims:
         self.owner = owner
         self.lease = lease
         self._flights: dict[str, tuple[Record, asyncio.Task[Record | None]]] = {}
+
+    async def once(
+        self, id: str, *, body: bytes, request: bytes, take: Take, work: Work, wait: float
+    ) -> tuple[Record, bool]:
+        """Claim ``id`` and do ``work``, or wait for whoever does, for ``wait`` seconds at most.
+
+        Returns the record as far as it got, and whether somebody else's work answered. An attempt that was waited
+        for is an answer, whatever came of it; one that had failed before is tried again (``take``).
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        token = identity.random_token()
+        ours, record = await self.store.claim(
+            id, token=token, owner=self.owner, lease=self.lease, body=body, request=request
+        )
+        replayed = not ours
+        while True:
+            if ours:
+                await pauses.reach(pauses.AFTER_CLAIM)
+                self.own(record, work)
+                replayed = False
+            else:
+                taken = await take(record, token)
+                if taken is not None:
+                    ours, now = taken
+                    record = self._there(now)
+                    continue
+                if not record.state.pending:
+                    return record, replayed
+            record = self._there(await self.wait(id, lambda seen: not seen.state.pending, deadline - loop.time()))
+            if not record.state.pending or loop.time() >= deadline:
+                return record, replayed
+            ours = False
+
+    @staticmethod
+    def _there(record: Record | None) -> Record:
+        if record is None:
+            raise StoreUnavailable("The claim vanished from the store.")
+        return record
 
     def own(self, mine: Record, work: Work) -> asyncio.Task[Record | None]:
         """Do ``work`` under the lease of ``mine``, in a task of the application."""

@@ -18,7 +18,6 @@ from service.messages import Job, JobState, Metadata, Reason, Resources, Sandbox
 from service.ports.engine import SandboxInfo
 from service.ports.store import Record
 
-
 T = TypeVar("T")
 
 
@@ -80,6 +79,10 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Bytes of output read and kept so far: the end of the kept output."""
     size: int = 0
     """Bytes of output known to exist."""
+    logs_ok: bool = True
+    """The last read of the output succeeded."""
+    ended_at: float | None = None
+    """When the terminal state was seen."""
     output_complete: bool = False
     truncated: bool = False
     """exec: stdout or stderr was longer than what is kept."""

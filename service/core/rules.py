@@ -51,7 +51,7 @@ def metadata(values: Mapping[str, str] | None) -> dict[str, str]:
     return kept
 
 
-def env(values: Mapping[str, str] | None, *, reserved: str) -> dict[str, str]:
+def env(values: Mapping[str, str] | None, *, reserved: frozenset[str]) -> dict[str, str]:
     """Names without ``=`` and NUL, values without NUL and no longer than a command may be."""
     checked = dict(values or {})
     if len(checked) > MAX_ENV:
@@ -59,7 +59,7 @@ def env(values: Mapping[str, str] | None, *, reserved: str) -> dict[str, str]:
     for name, value in checked.items():
         if not name or "=" in name or "\0" in name or _surrogate(name):
             raise InvalidRequest.of("env", "has a name that is empty or contains '=' or NUL")
-        if name == reserved:
+        if name in reserved:
             raise InvalidRequest.of(f"env.{name}", "is used by Oncebox itself")
         if "\0" in value or _surrogate(value):
             raise InvalidRequest.of(f"env.{shown(name)}", "contains NUL or a lone surrogate")

@@ -18,12 +18,20 @@ import msgspec
 from service import errors
 from service.core import identity, pauses, records, rules
 from service.core.answers import Answer
-from service.core.fence import COMMAND_VARIABLE
+from service.core.fence import RESERVED_VARIABLES
 from service.core.problems import not_executed, refusal
 from service.core.records import SandboxClaim, SandboxRecord
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Resources, Sandbox, SandboxState
-from service.ports.engine import EngineError, Mount, NotReached, SandboxInfo, SandboxMissing, SandboxSpec, Unclear
+from service.ports.engine import (
+    EngineError,
+    Mount,
+    NotReached,
+    SandboxInfo,
+    SandboxMissing,
+    SandboxSpec,
+    Unclear,
+)
 from service.ports.store import Record
 
 if TYPE_CHECKING:
@@ -107,7 +115,7 @@ class Sandboxes:
             cpu=resources.cpu or DEFAULT_CPU,
             memory=resources.memory or DEFAULT_MEMORY,
             timeout=request.timeout or DEFAULT_TIMEOUT,
-            env=rules.env(request.env, reserved=COMMAND_VARIABLE),
+            env=rules.env(request.env, reserved=RESERVED_VARIABLES),
             metadata=labels,
             volumes=self._mounts(owner),
         )
@@ -142,62 +150,37 @@ class Sandboxes:
 
     async def _settle(self, order: Order) -> tuple[Record, bool]:
         """The claim as far as it got within ``claim_wait``, and whether somebody else's work answered."""
-        claims = self._core.claims
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.claim_wait
-        token = identity.random_token()
         fresh = SandboxClaim(
             tenant=order.tenant, fingerprint=order.fingerprint, owner=order.owner, generation=identity.random_token()[:16]
         )
-        ours, record = await self._store.claim(
-            order.digest, token=token, owner=claims.owner, lease=claims.lease, body=records.encode(fresh)
+        return await self._core.claims.once(
+            order.digest,
+            body=records.encode(fresh),
+            request=b"",
+            take=lambda record, token: self._take(record, order, token),
+            work=lambda mine: self._make(mine, order),
+            wait=self._settings.claim_wait,
         )
-        replayed = not ours
-        while True:
-            if ours:
-                await pauses.reach(pauses.AFTER_CLAIM)
-                claims.own(record, lambda mine: self._make(mine, order))
-            else:
-                taken = await self._take(record, order, token)
-                if taken is not None:
-                    ours, record = taken
-                    replayed = replayed and not ours
-                    continue
-                if record.state is ClaimState.DONE:
-                    return record, replayed
-            waited = await claims.wait(
-                order.digest, lambda seen: not seen.state.pending, max(0.0, deadline - loop.time())
-            )
-            if waited is None:
-                raise errors.StoreUnavailable("The claim vanished from the store.")
-            if not waited.state.pending or loop.time() >= deadline:
-                return waited, replayed
-            ours, record = False, waited
 
-    async def _take(self, record: Record, order: Order, token: str) -> tuple[bool, Record] | None:
+    async def _take(self, record: Record, order: Order, token: str) -> tuple[bool, Record | None] | None:
         """Take over what may be taken over: (ours, as it is now). None: it stands, wait for it or replay it."""
         claims = self._core.claims
         claim = records.claim_body(record)
         if claim.fingerprint != order.fingerprint and not record.state.failed:
             raise errors.IdempotencyKeyReused("This key was used for another sandbox; nothing was created.")
-        given_up = claim.given_up
         match record.state:
             case ClaimState.CLAIMED if record.lease_expired:
-                done, now = await self._store.take_over(record, token=token, owner=claims.owner, lease=claims.lease)
+                return await self._store.take_over(record, token=token, owner=claims.owner, lease=claims.lease)
             case ClaimState.DISPATCHED if record.lease_expired:
-                done, now = await self._store.abandon(record, body=record.body, ttl=None)
-                return (False, now) if now is not None else None
+                _, now = await self._store.abandon(record, body=record.body, ttl=None)
+                return False, now
             case ClaimState.DONE if claim.sandbox_id is not None and await self.gone(claim.sandbox_id):
-                done, now = await self._reopen(record, order, token, given_up)
+                return await self._reopen(record, order, token, claim.given_up)
             case ClaimState.UNKNOWN:
-                done, now = await self._reopen(record, order, token, [*given_up, record.attempt])
+                return await self._reopen(record, order, token, [*claim.given_up, record.attempt])
             case ClaimState.REFUSED | ClaimState.VOIDED:
-                done, now = await self._reopen(record, order, token, given_up)
-            case _:
-                return None
-        if now is None:
-            raise errors.StoreUnavailable("The claim vanished from the store.")
-        return done, now
+                return await self._reopen(record, order, token, claim.given_up)
+        return None
 
     async def _reopen(
         self, record: Record, order: Order, token: str, given_up: list[int]

@@ -36,8 +36,12 @@ class Watch:
         old, self.record = self.record, record
         first, self._seen = not self._seen, True
         if first or (old is None) != (record is None) or (old and record and old.revision != record.revision):
-            self._news.set()
-            self._news = asyncio.Event()
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake everybody, news or not."""
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def change(self, timeout: float) -> bool:
         """Wait until the record changes; False when ``timeout`` seconds went by."""
@@ -84,6 +88,11 @@ class Watches:
                     delay = await tend(record)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watch.poked.wait(), delay)
+
+    def wake_all(self) -> None:
+        """Wake every waiter: the replica is stopping."""
+        for watch in self._watches.values():
+            watch.wake()
 
     async def listen(self) -> None:
         """Carry messages to the watches, for ever."""

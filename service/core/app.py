@@ -1,0 +1,119 @@
+"""One replica's use cases, wired together over a store and an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from service.core import identity
+from service.core.claims import Claims
+from service.core.execs import Execs
+from service.core.fences import Fences
+from service.core.following import Follower
+from service.core.jobs import Jobs
+from service.core.looking import Looker
+from service.core.reading import Reader
+from service.core.reconciling import Reconciler
+from service.core.sandboxes import LOOKUP_TRIES, Sandboxes
+from service.core.submitting import Submitter
+from service.core.sweeping import Sweeper
+from service.core.tasks import Tasks
+from service.core.watching import Watches
+from service.errors import StoreUnavailable
+from service.ports.engine import Engine, EngineError
+from service.ports.store import Store
+from service.settings import Settings
+
+CLOCK_AGE = 10.0
+"""Seconds for which the distance to the store's clock is believed."""
+CHECK = 3.0
+"""Seconds for one check of readiness."""
+
+
+class Core:
+    """What a replica does. ``start`` it before use, ``shutdown`` it at the end."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        settings: Settings,
+        *,
+        owner: str | None = None,
+        lookup_tries: tuple[float, ...] = LOOKUP_TRIES,
+    ) -> None:
+        self.store = store
+        self.engine = engine
+        self.settings = settings
+        self.lookup_tries = lookup_tries
+        self.stopping = asyncio.Event()
+        self.tasks = Tasks()
+        self.fences = Fences(engine, settings.fence_dir)
+        self.watches = Watches(store, self.tasks)
+        self.claims = Claims(
+            store, self.watches, self.tasks, owner=owner or _replica_name(), lease=settings.lease
+        )
+        self.sandboxes = Sandboxes(self)
+        self.looker = Looker(self)
+        self.reconciler = Reconciler(self)
+        self.follower = Follower(self)
+        self.reader = Reader(self)
+        self.submitter = Submitter(self)
+        self.jobs = Jobs(self)
+        self.execs = Execs(self)
+        self.sweeper = Sweeper(self)
+        self._clock: tuple[float, float] | None = None
+
+    async def start(self) -> None:
+        """Begin to listen for changes, to follow jobs, and to sweep."""
+        self.tasks.start(self.watches.listen(), "changes")
+        self.tasks.start(self.follower.run(), "follower")
+        self.tasks.start(self.sweeper.run(), "sweeper")
+
+    async def shutdown(self, grace: float) -> None:
+        """Finish what is owned, for ``grace`` seconds at most; give back what was not dispatched; close everything."""
+        self.stop_waiting()
+        await self.claims.drain(grace)
+        await self.tasks.cancel_all()
+        await self.engine.close()
+        await self.store.close()
+
+    def stop_waiting(self) -> None:
+        """Long polls answer at once, and events end."""
+        self.stopping.set()
+        self.watches.wake_all()
+
+    async def clock(self) -> float:
+        """The store's time, Unix seconds; asked for now and then, and carried on by this process's steady clock."""
+        steady = asyncio.get_running_loop().time()
+        if self._clock is None or steady - self._clock[0] > CLOCK_AGE:
+            now = await self.store.now() / 1000
+            self._clock = (asyncio.get_running_loop().time(), now)
+            return now
+        return self._clock[1] + steady - self._clock[0]
+
+    async def readiness(self) -> list[str]:
+        """Why this replica should get no requests now, in sentences; empty: it should."""
+        reasons = []
+        if self.stopping.is_set():
+            reasons.append("The replica is stopping.")
+        try:
+            health = await asyncio.wait_for(self.store.health(), CHECK)
+            if health.maxmemory_policy not in (None, "noeviction"):
+                reasons.append(
+                    f"Redis may evict keys (maxmemory_policy is {health.maxmemory_policy}); set it to noeviction: "
+                    "an evicted claim would let a command run twice."
+                )
+        except (StoreUnavailable, TimeoutError):
+            reasons.append("Redis does not answer.")
+        try:
+            await asyncio.wait_for(self.engine.check(), CHECK)
+        except (EngineError, TimeoutError):
+            reasons.append("The engine does not answer to our key.")
+        return reasons
+
+
+def _replica_name() -> str:
+    host = "".join(char if char.isalnum() or char in "-." else "-" for char in socket.gethostname())[:40]
+    return f"{host}-{os.getpid()}-{identity.random_token()[:8]}"

@@ -1,0 +1,161 @@
+"""Sync exec: a job of kind ``exec`` whose caller waits. Same claims, same fence; a disconnect does not end it.
+
+Its stream may be lost: the id came first, so the command is then followed by its id, and the result comes from its
+two output files, exactly as printed (the stream has lost line ends and bytes that are not UTF-8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from service import errors
+from service.core import cursors, records
+from service.core.answers import Answer, ExecEvent
+from service.core.problems import refusal
+from service.core.records import JobBody
+from service.core.states import ClaimState
+from service.core.submitting import Order
+from service.messages import Encoding, Exec, ExecResult, ExecStart, ExecText, JobState, Reason
+from service.ports.engine import CommandEvent, CommandSpec, EngineError, StartFailed
+from service.ports.store import Record
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+DEFAULT_TIMEOUT = 60
+SILENCE = 10.0
+"""Seconds without a heartbeat (they come every 3 s) after which the connection is given up."""
+PATIENCE = 30.0
+"""Seconds past the timeout for which the result is waited for."""
+QUEUE = 256
+"""Live events that wait for a slow reader; then the reading waits for it (the command does not)."""
+
+
+class Listener:
+    """Whoever reads an exec's live text."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[CommandEvent] = asyncio.Queue(QUEUE)
+        self.gone = asyncio.Event()
+
+    async def feed(self, event: CommandEvent) -> None:
+        """Hand on one event, unless the reader left."""
+        putting = asyncio.ensure_future(self.queue.put(event))
+        leaving = asyncio.ensure_future(self.gone.wait())
+        try:
+            await asyncio.wait({putting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            putting.cancel()
+            leaving.cancel()
+
+
+class Execs:
+    """Execs of one replica."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def run(self, tenant: str, request: Exec, key: str | None) -> Answer[ExecResult]:
+        """Run a short command once, and wait for its result.
+
+        Raises ``OutcomeUnknown`` where no id came or the deadline passed, and what a refusal means.
+        """
+        order = await self._order(tenant, request, key)
+        record, replayed = await self._core.submitter.settle(order, self.send_alone)
+        result = await self._result(order, record, request.encoding or Encoding.UTF8)
+        return Answer(result, replayed, order.key)
+
+    async def stream(self, tenant: str, request: Exec, key: str | None) -> AsyncIterator[ExecEvent]:
+        """The same, with the text as it comes; ``result`` has the outputs exactly as printed."""
+        order = await self._order(tenant, request, key)
+        listener = Listener()
+        try:
+            record, _ = await self._core.submitter.settle(
+                order, lambda mine, body, spec: self._send(mine, body, spec, listener)
+            )
+            record = await self._core.jobs.found_out(record, keyed=order.keyed)
+            yield ExecEvent("start", ExecStart(command_id=record.id))
+            result = self._core.tasks.start(
+                self._result(order, record, request.encoding or Encoding.UTF8), f"result {record.id}"
+            )
+            async for event in self._live(listener, result):
+                yield event
+            yield ExecEvent("result", await result)
+        finally:
+            listener.gone.set()
+
+    async def _live(self, listener: Listener, result: asyncio.Task[ExecResult]) -> AsyncIterator[ExecEvent]:
+        while not result.done() or not listener.queue.empty():
+            getting = asyncio.ensure_future(listener.queue.get())
+            try:
+                await asyncio.wait({getting, result}, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done() and listener.queue.empty():
+                    continue
+                event = await getting
+            finally:
+                getting.cancel()
+            text = event.text if event.text == "\n" else event.text + "\n"
+            yield ExecEvent("stdout" if event.type == "stdout" else "stderr", ExecText(text=text))
+
+    async def _order(self, tenant: str, request: Exec, key: str | None) -> Order:
+        return await self._core.submitter.order(tenant, request, key, timeout=request.timeout or DEFAULT_TIMEOUT)
+
+    async def send_alone(self, mine: Record, body: JobBody, spec: CommandSpec) -> Record | None:
+        """Run an exec's command in the foreground; its result is recorded."""
+        return await self._send(mine, body, spec, None)
+
+    async def _send(self, mine: Record, body: JobBody, spec: CommandSpec, listener: Listener | None) -> Record | None:
+        record: Record | None = None
+        try:
+            async for event in self._core.engine.stream(body.sandbox_id, spec, silence=SILENCE):
+                if event.type == "init":
+                    record = await self._core.submitter.accepted(mine, body, event.text)
+                elif event.type in ("stdout", "stderr") and listener is not None and not listener.gone.is_set():
+                    await listener.feed(event)
+        except StartFailed as error:
+            if record is None:
+                raise
+            failed = msgspec.structs.replace(
+                records.job_body(record),
+                failure=records.Failure.of(refusal(error, sandbox_id=body.sandbox_id)),
+                reason=Reason.START_FAILED,
+            )
+            return await self._core.looker.write(record, ClaimState.REFUSED, failed)
+        except EngineError:
+            if record is None:
+                raise
+        return await self._core.follower.look(mine.id) or record
+
+    async def _result(self, order: Order, record: Record, encoding: Encoding) -> ExecResult:
+        record = await self._core.jobs.found_out(record, keyed=order.keyed)
+        if record.state is not ClaimState.CLOSED:
+            waited = await self._core.claims.wait(
+                record.id,
+                lambda seen: seen.state is ClaimState.CLOSED or seen.state.failed,
+                records.job_body(record).timeout + PATIENCE,
+                self._core.follower.tend,
+            )
+            record = await self._core.jobs.found_out(waited or record, keyed=order.keyed)
+        body = records.job_body(record)
+        unknown = record.state is not ClaimState.CLOSED or body.state is JobState.LOST
+        if unknown:
+            raise errors.OutcomeUnknown(
+                "How the command ended is not known" + (f" ({body.reason.value})." if body.reason else " yet."),
+                command_id=record.id,
+                sandbox_id=body.sandbox_id,
+                retryable=order.keyed and body.state is not JobState.LOST,
+            )
+        streams = await self._core.store.streams(record.id) or {}
+        return ExecResult(
+            command_id=record.id,
+            exit_code=body.exit_code,
+            timed_out=body.state is JobState.TIMED_OUT,
+            stdout=cursors.text_of(streams.get("stdout", b""), encoding, final=True)[0],
+            stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
+            truncated=body.truncated,
+            duration=max(0.0, (body.finished_at or 0.0) - (body.started_at or body.finished_at or 0.0)),
+        )

@@ -1,0 +1,160 @@
+"""Every job reaches its recorded final state although nobody polls; and news is asked for at a bounded pace.
+
+Active jobs stand in the store by their next look. Replicas take due ones, each under a short lease; one that dies
+is replaced within it. A job that somebody watches is looked at every ``max(0.5 s, interval x active / 500)``, at
+most every ``interval``, over all replicas together; one that nobody watches every 2 s growing to 15 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from service.core import identity, records
+from service.core.states import ClaimState
+from service.core.watching import POLL
+from service.errors import OnceboxError, StoreUnavailable
+from service.ports.store import Record
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+log = logging.getLogger("oncebox.follower")
+
+ROUND = 0.25
+"""Seconds between two rounds of the follower."""
+BATCH = 64
+"""Looks that one round takes at the most."""
+AT_ONCE = 32
+"""Looks under way at once on one replica."""
+LOOK_LEASE = 20.0
+"""Seconds after which a look that was taken and not finished is due again."""
+QUICKEST = 0.5
+JOBS_AT_INTERVAL = 500
+FIRST, SLOWEST, GROWTH = 2.0, 15.0, 1.4
+"""Seconds between looks at a job that nobody watches, and how fast they grow without news."""
+CONFIRM_AFTER = 0.3
+RECORD_BEFORE_DELETE = 15.0
+"""Seconds for recording what a sandbox's jobs have written before it is deleted."""
+
+
+class Follower:
+    """The looks of one replica."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.store
+        self._looking: dict[str, asyncio.Task[Record | None]] = {}
+        self._active = 0
+
+    async def run(self) -> None:
+        """Take due looks, for ever."""
+        while True:
+            room = AT_ONCE - len(self._looking)
+            try:
+                self._active = await self._store.active_count()
+                due = await self._store.due(limit=min(BATCH, room), lease=LOOK_LEASE) if room > 0 else []
+                for id in due:
+                    self._start(id)
+            except StoreUnavailable:
+                due = []
+                await asyncio.sleep(1.0)
+            await asyncio.sleep(ROUND * random.uniform(0.8, 1.2) if len(due) < BATCH else 0.0)
+
+    def pace(self) -> float:
+        """Seconds between two looks at a watched job."""
+        interval = self._core.settings.engine_interval
+        return min(interval, max(QUICKEST, interval * self._active / JOBS_AT_INTERVAL))
+
+    async def tend(self, record: Record) -> float:
+        """Called for each reading of a watched job: start a look if one is due; seconds to the next reading."""
+        if not record.state.active:
+            return 10.0
+        if record.state.pending and not record.lease_expired:
+            return POLL
+        left = self._until_due(record)
+        if left <= 0 and await self._mine(record.id):
+            self._start(record.id)
+        return max(0.05, left) if left > 0 else self.pace() / 2
+
+    async def refreshed(self, record: Record, *, timeout: float = 2.0) -> Record:
+        """The record after a look, if one is due and nobody else is at it; else as it is."""
+        if not record.state.active or (record.state.pending and not record.lease_expired):
+            return record
+        if self._until_due(record) > 0 or not await self._mine(record.id):
+            return record
+        task = self._start(record.id)
+        await asyncio.wait({task}, timeout=timeout)
+        if task.done() and not task.cancelled() and task.exception() is None:
+            return task.result() or record
+        return record
+
+    def _until_due(self, record: Record) -> float:
+        return records.job_body(record).looked_at + self.pace() - record.now / 1000
+
+    async def _mine(self, id: str) -> bool:
+        """Nobody, on any replica, looked within the pace: it is ours to look."""
+        return await self._store.lease(f"look:{id}", self.pace() * 0.9)
+
+    async def look(self, id: str) -> Record | None:
+        """One look, shared by all who ask for it at the same time."""
+        return await asyncio.shield(self._start(id))
+
+    def _start(self, id: str) -> asyncio.Task[Record | None]:
+        task = self._looking.get(id)
+        if task is None:
+            task = self._core.tasks.start(self._look(id), f"look {id}")
+            self._looking[id] = task
+            task.add_done_callback(lambda _: self._looking.pop(id, None))
+        return task
+
+    async def _look(self, id: str) -> Record | None:
+        try:
+            record = await self._store.get(id)
+            if record is None or not record.state.active:
+                parsed = identity.parse_command_id(id)
+                await self._store.end_look(id, sandbox_id=parsed[0] if parsed else "")
+                return record
+            record = await self._core.looker.look(record)
+            if record.state.active:
+                await self._store.next_look(id, after=self._delay(record))
+        except StoreUnavailable:
+            return None
+        except OnceboxError as error:
+            log.warning("look at %s: %s", id, error.detail)
+            return None
+        return record
+
+    def _delay(self, record: Record) -> float:
+        """Seconds until the follower looks again."""
+        if record.state.pending:
+            return max(0.1, (record.lease_until - record.now) / 1000 + 0.1)
+        looks = records.job_body(record).looks
+        match record.state:
+            case ClaimState.ACCEPTED:
+                return CONFIRM_AFTER * GROWTH**looks if looks < 10 else SLOWEST
+            case ClaimState.ENDED:
+                return 1.0
+            case ClaimState.UNKNOWN:
+                return min(SLOWEST, 0.5 * GROWTH ** min(looks, 20)) * random.uniform(0.8, 1.2)
+        return min(SLOWEST, FIRST * GROWTH ** min(looks, 20))
+
+    # -- a sandbox that ends
+
+    async def record_before_delete(self, sandbox_id: str) -> None:
+        """Record what the sandbox's jobs have written; as much as can be done in ``RECORD_BEFORE_DELETE``."""
+        tasks = [self._start(id) for id in await self._store.active_of(sandbox_id)]
+        if tasks:
+            await asyncio.wait(tasks, timeout=RECORD_BEFORE_DELETE)
+
+    async def sandbox_ended(self, sandbox_id: str) -> None:
+        """The sandbox is gone: so are its jobs."""
+        for id in await self._store.active_of(sandbox_id):
+            with contextlib.suppress(StoreUnavailable):
+                await self.look(id)
+                record = await self._store.get(id)
+                if record is not None and record.state.settled and record.state.active:
+                    await self._core.looker.gone(record)

@@ -1,0 +1,328 @@
+"""Jobs: submit, show with output by cursor, list, cancel, follow as events."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+from service import errors
+from service.core import cursors, identity, records
+from service.core.answers import Answer, Event, RawOutput
+from service.core.cursors import END, Cursor
+from service.core.reading import Chunk
+from service.core.records import JobBody
+from service.core.sandboxes import matches
+from service.core.states import ClaimState
+from service.messages import (
+    DEFAULT_CHUNK,
+    Encoding,
+    ExecJobOutput,
+    Job,
+    JobOutput,
+    JobPage,
+    JobState,
+    OutputEvent,
+    SubmitJob,
+)
+from service.ports.store import JobRow, Record
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+DEFAULT_TIMEOUT = 3600
+UNKNOWN_WAIT = 3.0
+"""Seconds that a submission waits for its "unknown" to be found out."""
+LOOKED_AT = 1000
+"""Records that one list request looks at."""
+EVENT_CHUNK = 256 * 1024
+
+_TOKEN = re.compile(r"([0-9]{1,16}) (cmd_[A-Za-z0-9_-]+)")
+
+
+class Jobs:
+    """The use cases around jobs, for one replica."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.store
+
+    # -- submit
+
+    async def submit(self, tenant: str, request: SubmitJob, key: str | None) -> Answer[Job]:
+        """Run a command once, in the background: started now, waited for, or replayed.
+
+        Raises ``IdempotencyKeyReused``, ``OutcomeUnknown`` and, when nothing was run, what the refusal means.
+        """
+        submitter = self._core.submitter
+        order = await submitter.order(tenant, request, key, timeout=request.timeout or DEFAULT_TIMEOUT)
+        record, replayed = await submitter.settle(order, submitter.send_job)
+        record = await self.found_out(record, keyed=order.keyed)
+        return Answer(records.job_view(record), replayed, order.key)
+
+    async def found_out(self, record: Record, *, keyed: bool) -> Record:
+        """The record as an answer to a submission; raises the problem where there is none."""
+        if record.state is ClaimState.UNKNOWN:
+            waited = await self._core.claims.wait(
+                record.id, lambda seen: seen.state.settled, UNKNOWN_WAIT, self._core.follower.tend
+            )
+            record = waited or record
+        body = records.job_body(record)
+        if record.state.failed:
+            failure = body.failure or records.Failure("ENGINE_UNAVAILABLE", "Nothing was run.", 1)
+            raise failure.exception(command_id=record.id, sandbox_id=body.sandbox_id)
+        if record.state is ClaimState.UNKNOWN:
+            raise errors.OutcomeUnknown(
+                "The command may have been started; it is not started again. It is being found out.",
+                command_id=record.id,
+                sandbox_id=body.sandbox_id,
+                retry_after=2,
+                retryable=keyed,
+            )
+        return record
+
+    async def next_attempt(self, record: Record, body: JobBody) -> Record:
+        """Send the next attempt of a submission that met a void."""
+        send = self._core.execs.send_alone if body.kind == "exec" else self._core.submitter.send_job
+        return await self._core.submitter.next_attempt(record, body, send)
+
+    async def cancel_abandoned(self, record: Record, body: JobBody) -> Record:
+        """A job that is to be cancelled, and whose replica ended before it sent anything: never dispatched."""
+        claims = self._core.claims
+        ours, now = await self._store.take_over(
+            record, token=identity.random_token(), owner=claims.owner, lease=claims.lease
+        )
+        if ours and now is not None:
+            now = await self._core.submitter.cancelled(now, body)
+        return now or record
+
+    # -- show
+
+    async def find(self, tenant: str, command_id: str) -> Record:
+        """The record of a job of this tenant, found by its fence where Redis forgot it. Raises ``JobNotFound``."""
+        missing = errors.JobNotFound(command_id=command_id)
+        if identity.parse_command_id(command_id) is None:
+            raise missing
+        record = await self._store.get(command_id)
+        if record is None:
+            record = await self._core.reconciler.restore(tenant, command_id)
+        if records.job_body(record).tenant != tenant:
+            raise missing
+        return record
+
+    async def get(
+        self,
+        tenant: str,
+        command_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int = DEFAULT_CHUNK,
+        wait: float = 0,
+        timeout: int | None = None,
+        encoding: Encoding = Encoding.UTF8,
+        full: bool = False,
+    ) -> JobOutput | ExecJobOutput:
+        """The job and its output from ``cursor``; with ``wait``, as soon as there is something new."""
+        place = cursors.parse(cursor)
+        record = await self._core.follower.refreshed(await self.find(tenant, command_id))
+        page = await self._page(record, place, limit, encoding)
+        if wait > 0 and place is not None and not _news(page, place):
+            page = await self._news_within(record, place, limit, encoding, wait)
+        if timeout is not None and page.timeout == 0:
+            page.timeout = timeout
+        if full:
+            page.command = await self._whole_command(command_id) or page.command
+        return page
+
+    async def _whole_command(self, command_id: str) -> str | None:
+        kept = await self._store.request(command_id)
+        return self._core.submitter.command_of(kept) if kept is not None else None
+
+    async def _news_within(
+        self, record: Record, place: Cursor, limit: int, encoding: Encoding, wait: float
+    ) -> JobOutput | ExecJobOutput:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        async with self._core.watches.of(record.id, self._core.follower.tend) as watch:
+            while True:
+                record = watch.record or record
+                page = await self._page(record, place, limit, encoding)
+                left = deadline - loop.time()
+                if _news(page, place) or left <= 0 or self._core.stopping.is_set():
+                    return page
+                if watch.record is None or watch.record.revision == record.revision:
+                    await watch.change(left)
+
+    async def _page(self, record: Record, place: Cursor | None, limit: int, encoding: Encoding) -> JobOutput | ExecJobOutput:
+        body = records.job_body(record)
+        if body.kind == "exec":
+            return await self._exec_page(record, body, encoding)
+        chunk = await self._core.reader.chunk(record, body, place.offset if place else 0, limit)
+        text, used = cursors.text_of(chunk.data, encoding, final=chunk.last)
+        if not used and len(chunk.data) == limit:
+            wider = await self._core.reader.chunk(record, body, chunk.start, limit + 3)
+            text, used = cursors.text_of(wider.data, encoding, final=wider.last)
+            chunk = wider
+        state = records.job_state(record, body)
+        after = chunk.start + used
+        over = chunk.last and after >= chunk.end
+        return JobOutput(
+            **records.job_fields(record, body),  # type: ignore[arg-type]
+            output=text,
+            encoding=encoding,
+            cursor=None if over else Cursor(after, state.value).encode(),
+            replace=chunk.replace,
+            logs_ok=chunk.ok,
+            output_complete=over and (body.output_complete or record.state.failed),
+            more=not over and chunk.ok and _known(record, body) > chunk.end,
+            skipped_bytes=chunk.skipped,
+        )
+
+    async def _exec_page(self, record: Record, body: JobBody, encoding: Encoding) -> ExecJobOutput:
+        over = record.state is ClaimState.CLOSED or record.state.failed
+        streams = (await self._store.streams(record.id) if over else None) or {}
+        state = records.job_state(record, body)
+        return ExecJobOutput(
+            **records.job_fields(record, body),  # type: ignore[arg-type]
+            stdout=cursors.text_of(streams.get("stdout", b""), encoding, final=True)[0],
+            stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
+            encoding=encoding,
+            truncated=body.truncated,
+            cursor=None if over else Cursor(0, state.value).encode(),
+            logs_ok=body.logs_ok,
+            output_complete=over and (body.output_complete or record.state.failed),
+        )
+
+    async def raw(self, tenant: str, command_id: str, *, range: tuple[int | None, int | None] | None) -> RawOutput:
+        """The raw bytes of a job's output, streamed. Raises ``RangeNotSatisfiable``."""
+        record = await self._core.follower.refreshed(await self.find(tenant, command_id))
+        return await self._core.reader.raw(record, range)
+
+    # -- events
+
+    def is_end(self, cursor: str | None) -> bool:
+        """The holder of this cursor has seen everything. Raises ``InvalidRequest``."""
+        place = cursors.parse(cursor)
+        return place is not None and place.seen == END
+
+    async def events(
+        self, tenant: str, command_id: str, *, cursor: str | None = None, encoding: Encoding = Encoding.UTF8
+    ) -> AsyncIterator[Event]:
+        """Output, states and the end, as they come; ends without ``end`` when the replica stops."""
+        place = cursors.parse(cursor) or Cursor()
+        record = await self._core.follower.refreshed(await self.find(tenant, command_id))
+        async with self._core.watches.of(command_id, self._core.follower.tend) as watch:
+            while not self._core.stopping.is_set():
+                record = watch.record or record
+                body = records.job_body(record)
+                state = records.job_state(record, body)
+                if not place.saw(state):
+                    place = Cursor(place.offset, state.value)
+                    yield Event("state", place.encode(), records.job_view(record))
+                chunk = await self._events_chunk(record, body, place)
+                text, used = cursors.text_of(chunk.data, encoding, final=chunk.last)
+                if text or chunk.skipped or chunk.replace:
+                    place = Cursor(chunk.start + used, state.value)
+                    yield Event("output", place.encode(), OutputEvent(output=text, encoding=encoding, replace=chunk.replace, skipped_bytes=chunk.skipped))
+                if chunk.last and chunk.start + used >= chunk.end:
+                    yield Event("end", Cursor(place.offset, END).encode(), records.job_view(record))
+                    return
+                if not text and (watch.record is None or watch.record.revision == record.revision):
+                    await watch.change(10.0)
+
+    async def _events_chunk(self, record: Record, body: JobBody, place: Cursor) -> Chunk:
+        if body.kind == "exec":
+            return Chunk(0, last=record.state is ClaimState.CLOSED or record.state.failed)
+        return await self._core.reader.chunk(record, body, place.offset, EVENT_CHUNK)
+
+    # -- list
+
+    async def list(
+        self,
+        tenant: str,
+        *,
+        sandbox_id: str | None,
+        states: set[JobState],
+        metadata: Mapping[str, str],
+        page_size: int,
+        page_token: str | None,
+    ) -> JobPage:
+        """Newest first. Pages neither repeat nor skip while jobs come; one request looks at ``LOOKED_AT`` records."""
+        before = _parse_token(page_token)
+        items: list[Job] = []
+        looked = 0
+        while True:
+            rows = await self._store.jobs(tenant=tenant, sandbox_id=sandbox_id, before=before, limit=min(200, LOOKED_AT - looked))
+            for row, record in zip(rows, await self._store.get_many([row.command_id for row in rows]), strict=True):
+                before = row
+                looked += 1
+                if record is not None and _wanted(record, tenant, states, metadata):
+                    items.append(records.job_view(record))
+                    if len(items) == page_size:
+                        return JobPage(items=items, next_page_token=_token(row))
+                elif record is None and await self._store.now() - row.at > 60_000:
+                    await self._store.unindex_job(row.command_id, tenant=tenant, sandbox_id=sandbox_id or "")
+            if not rows:
+                return JobPage(items=items)
+            if looked >= LOOKED_AT and before is not None:
+                return JobPage(items=items, next_page_token=_token(before))
+
+    # -- cancel
+
+    async def cancel(self, tenant: str, command_id: str) -> Job:
+        """Note the wish and answer; it is carried out behind, by any replica. Cancelling the finished is fine."""
+        record = await self.find(tenant, command_id)
+        if record.state.active:
+            _, now = await self._store.wish_cancel(command_id)
+            record = now or record
+            if record.state.active:
+                await self._store.next_look(command_id, after=0.0 if record.state.settled else 1.0)
+            if not record.state.pending or record.lease_expired:
+                self._core.tasks.start(self._carry_out(command_id), f"cancel {command_id}")
+        return records.job_view(record)
+
+    async def _carry_out(self, command_id: str) -> None:
+        """Look until the job is over, quicker than the follower would; which goes on if this replica ends."""
+        for delay in (0.0, 0.1, 0.3, 0.5, 1.0, 1.0, 2.0):
+            await asyncio.sleep(delay)
+            record = await self._core.follower.look(command_id)
+            if record is None or not record.state.active:
+                return
+
+
+def _news(page: JobOutput | ExecJobOutput, place: Cursor) -> bool:
+    if page.cursor is None or not place.saw(page.state):
+        return True
+    return isinstance(page, JobOutput) and bool(page.output or page.skipped_bytes or page.replace)
+
+
+def _known(record: Record, body: JobBody) -> int:
+    """Bytes of output that can be had by now."""
+    return body.end if record.state is ClaimState.CLOSED else max(body.end, body.size)
+
+
+def _wanted(record: Record, tenant: str, states: set[JobState], metadata: Mapping[str, str]) -> bool:
+    body = records.job_body(record)
+    if body.tenant != tenant or (states and records.job_state(record, body) not in states):
+        return False
+    return matches(body.metadata, metadata)
+
+
+def _token(row: JobRow) -> str:
+    return base64.urlsafe_b64encode(f"{row.at} {row.command_id}".encode()).rstrip(b"=").decode()
+
+
+def _parse_token(text: str | None) -> JobRow | None:
+    if text is None:
+        return None
+    try:
+        plain = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)).decode("ascii")
+        match = _TOKEN.fullmatch(plain)
+        if match is not None:
+            return JobRow(int(match[1]), match[2])
+    except (ValueError, binascii.Error):
+        pass
+    raise errors.InvalidRequest.of("page_token", "is no token that this service made")

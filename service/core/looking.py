@@ -1,0 +1,255 @@
+"""One look at one active job: ask the engine, and write what was seen by compare-and-set.
+
+Whoever looks (a follower, a long poll, a GET) does the same; a look that lost its race wrote nothing. The state is
+read before the output, so that no tail is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from service.core import endings, fence, identity, output, records
+from service.core.endings import Ending
+from service.core.fence import Fence, Look
+from service.core.output import Reading
+from service.core.records import JobBody
+from service.core.states import ClaimState
+from service.messages import JobState, Reason
+from service.ports.engine import CommandMissing, CommandNotRunning, CommandStatus, EngineError, SandboxMissing
+from service.ports.store import Appended, Record
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+UNKNOWN_YET = 5.0
+"""Seconds after the dispatch in which execd may not know an id that it has announced."""
+DEADLINE_GRACE = 60.0
+"""Seconds past a job's deadline after which what can't be found out any more is settled as lost."""
+DRAIN_LIMIT = 60.0
+"""Seconds after the end for which the rest of the output is tried to be read."""
+
+
+class Looker:
+    """Looks at jobs, for one replica."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.store
+        self._engine = core.engine
+        self._fences = core.fences
+        self._settings = core.settings
+
+    async def look(self, record: Record) -> Record:
+        """The record as it is after one look. Raises ``StoreUnavailable``."""
+        body = records.job_body(record)
+        match record.state:
+            case ClaimState.CLAIMED | ClaimState.DISPATCHED if record.lease_expired:
+                return await self._abandoned(record, body)
+            case ClaimState.UNKNOWN:
+                return await self._core.reconciler.settle(record, body)
+            case ClaimState.ACCEPTED:
+                confirmed = await self._core.reconciler.confirm(record, body)
+                if confirmed.state is not ClaimState.RUNNING:
+                    return confirmed
+                return await self._observe(confirmed, records.job_body(confirmed))
+            case ClaimState.RUNNING:
+                return await self._observe(record, body)
+            case ClaimState.ENDED:
+                ending = Ending(body.state or JobState.LOST, body.exit_code, body.reason)
+                return await self._drain(record, body, ending)
+        return record
+
+    async def write(
+        self, record: Record, state: ClaimState, body: JobBody, *, append: Appended | None = None, quiet: bool = False
+    ) -> Record:
+        """Write what was seen; the record as it is now, whoever wrote it."""
+        over = not state.active
+        _, now = await self._store.advance(
+            record,
+            state,
+            body=records.encode(msgspec.structs.replace(body, looked_at=record.now / 1000)),
+            ttl=self._settings.retention if over else None,
+            append=append,
+            quiet=quiet,
+        )
+        if now is not None and not now.state.active:
+            await self._store.end_look(record.id, sandbox_id=body.sandbox_id)
+        return now or record
+
+    async def _abandoned(self, record: Record, body: JobBody) -> Record:
+        """The lease of a replica ran out: nothing was sent, or nobody knows."""
+        if record.state is ClaimState.CLAIMED and record.cancel:
+            return await self._core.jobs.cancel_abandoned(record, body)
+        changed = body
+        if record.state is ClaimState.CLAIMED:
+            failure = records.Failure("ENGINE_UNAVAILABLE", "The replica at work ended before it sent anything.", 1)
+            changed = msgspec.structs.replace(body, failure=failure, reason=Reason.REPLICA_LOST)
+        done, now = await self._store.abandon(record, body=records.encode(changed), ttl=self._settings.retention)
+        if now is None:
+            return record
+        if not now.state.active:
+            await self._store.end_look(record.id, sandbox_id=body.sandbox_id)
+        elif done and now.state is ClaimState.UNKNOWN:
+            return await self._core.reconciler.settle(now, records.job_body(now))
+        return now
+
+    # -- a confirmed run
+
+    async def _observe(self, record: Record, body: JobBody) -> Record:
+        try:
+            if record.cancel and not body.interrupted and not body.by_fence:
+                body = await self._interrupt(body)
+            ending, body = await self._state(record, body)
+        except SandboxMissing:
+            return await self.gone(record)
+        except EngineError:
+            return await self.troubled(record, body)
+        body = msgspec.structs.replace(body, troubled_since=None)
+        if ending is not None:
+            return await self._drain(record, msgspec.structs.replace(body, ended_at=record.now / 1000), ending)
+        if body.kind == "exec":
+            return await self.write(record, record.state, self._looked(body, news=False), quiet=True)
+        reading = await output.read_news(self._engine, body, keep=self._settings.record_output, over=False)
+        news = reading.append is not None or reading.size > body.size
+        body = self._looked(_with(body, reading), news=news)
+        return await self.write(record, record.state, body, append=reading.append, quiet=not news)
+
+    def _looked(self, body: JobBody, *, news: bool) -> JobBody:
+        return msgspec.structs.replace(body, looks=0 if news else body.looks + 1)
+
+    async def _interrupt(self, body: JobBody) -> JobBody:
+        """Carry out the wish to cancel: SIGTERM, 3 s, SIGKILL. Finished already: its end stands."""
+        if body.engine_id is None:
+            return body
+        try:
+            await self._engine.interrupt(body.sandbox_id, body.engine_id)
+        except CommandNotRunning:
+            return body
+        return msgspec.structs.replace(body, interrupted=True)
+
+    async def _state(self, record: Record, body: JobBody) -> tuple[Ending | None, JobBody]:
+        """How the command stands: its end, or None while it runs. Raises ``EngineError``."""
+        if not body.by_fence and body.engine_id is not None:
+            try:
+                status = await self._engine.status(body.sandbox_id, body.engine_id)
+            except CommandMissing:
+                if record.now / 1000 - (body.dispatched_at or body.submitted_at) < UNKNOWN_YET:
+                    return None, body
+            else:
+                return await self._by_status(record, body, status)
+        if not body.fenced:
+            return endings.lost(Reason.EXECD_RESTARTED), body
+        look = await self._fences.look(body.sandbox_id, self.token(record))
+        return await self._by_fence(record, msgspec.structs.replace(body, by_fence=True), look)
+
+    async def _by_status(self, record: Record, body: JobBody, status: CommandStatus) -> tuple[Ending | None, JobBody]:
+        body = msgspec.structs.replace(body, started_at=status.started_at or body.started_at)
+        if status.running:
+            return None, body
+        noted: Fence | None = None
+        if body.fenced and endings.may_have_timed_out(status, body.timeout):
+            noted = await self._fences.read(body.sandbox_id, self.token(record))
+        body = msgspec.structs.replace(body, finished_at=status.finished_at)
+        ending = endings.by_status(
+            status, timeout=body.timeout, cancel=record.cancel, interrupted=body.interrupted, fence=noted
+        )
+        return ending, body
+
+    async def _by_fence(self, record: Record, body: JobBody, look: Look) -> tuple[Ending | None, JobBody]:
+        """execd forgot the command: its fence and its processes tell. Its deadline and a cancel still hold."""
+        now = record.now / 1000
+        code = look.fence.exit_code if look.fence is not None else None
+        if code is not None:
+            body = msgspec.structs.replace(body, finished_at=now)
+            return endings.by_fence(code, cancel=record.cancel, interrupted=body.interrupted), body
+        overdue = now > self.deadline(body)
+        if look.alive:
+            if not (overdue or record.cancel):
+                return None, body
+            if await self._fences.end(body.sandbox_id, self.token(record)) not in ("ended", "gone"):
+                return None, body
+            body = msgspec.structs.replace(body, finished_at=now)
+            state = JobState.CANCELLED if record.cancel else JobState.TIMED_OUT
+            return Ending(state, 128 + endings.SIGKILL), body
+        if look.alive is None and now < self.deadline(body) + DEADLINE_GRACE:
+            return None, body
+        mark = fence.parse_boot((body.boot or "").encode())
+        if mark is not None and mark.replaced_by(look.start):
+            return endings.lost(Reason.CONTAINER_RESTARTED), body
+        return endings.lost(Reason.EXECD_RESTARTED), body
+
+    # -- the end
+
+    async def _drain(self, record: Record, body: JobBody, ending: Ending) -> Record:
+        """The terminal state stands; the record is closed after a read that succeeded and brought nothing new."""
+        ended = msgspec.structs.replace(body, state=ending.state, exit_code=ending.exit_code, reason=ending.reason)
+        if body.kind == "exec":
+            return await self._drain_exec(record, ended)
+        reading = await output.read_news(self._engine, ended, keep=self._settings.record_output, over=True)
+        ended = _with(ended, reading)
+        if reading.drained or reading.lost or self._drained_long_enough(record, ended):
+            ended = msgspec.structs.replace(ended, output_complete=reading.drained)
+            return await self.write(record, ClaimState.CLOSED, ended, append=reading.append)
+        return await self.write(record, ClaimState.ENDED, ended, append=reading.append)
+
+    async def _drain_exec(self, record: Record, body: JobBody) -> Record:
+        try:
+            streams, truncated = await output.read_streams(self._engine, body, keep=self._settings.record_output)
+        except EngineError:
+            if not self._drained_long_enough(record, body):
+                return await self.write(record, ClaimState.ENDED, msgspec.structs.replace(body, logs_ok=False))
+            return await self.write(record, ClaimState.CLOSED, body)
+        await self._store.put_streams(record.id, streams, ttl=self._settings.retention)
+        body = msgspec.structs.replace(body, truncated=truncated, output_complete=True, logs_ok=True)
+        return await self.write(record, ClaimState.CLOSED, body)
+
+    def _drained_long_enough(self, record: Record, body: JobBody) -> bool:
+        return record.now / 1000 - (body.ended_at or 0.0) > DRAIN_LIMIT
+
+    async def gone(self, record: Record) -> Record:
+        """The sandbox is certainly gone: what is known of the job is all there will ever be."""
+        body = records.job_body(record)
+        if record.state is not ClaimState.ENDED:
+            body = msgspec.structs.replace(body, state=JobState.LOST, reason=Reason.SANDBOX_GONE)
+        return await self.write(record, ClaimState.CLOSED, body)
+
+    async def troubled(self, record: Record, body: JobBody) -> Record:
+        """The daemon does not answer: the last known state, until the deadline and a grace have passed."""
+        with contextlib.suppress(EngineError):
+            try:
+                if (await self._engine.get_sandbox(body.sandbox_id)).state.over:
+                    return await self.gone(record)
+            except SandboxMissing:
+                return await self.gone(record)
+        now = record.now / 1000
+        body = msgspec.structs.replace(
+            self._looked(body, news=False), logs_ok=False, troubled_since=body.troubled_since or now
+        )
+        if now > self.deadline(body) + DEADLINE_GRACE and now - (body.troubled_since or now) > DEADLINE_GRACE:
+            lost = msgspec.structs.replace(body, state=JobState.LOST, reason=Reason.ENGINE_UNREACHABLE)
+            return await self.write(record, ClaimState.CLOSED, lost)
+        return await self.write(record, record.state, body, quiet=True)
+
+    def deadline(self, body: JobBody) -> float:
+        """When the command is over by its timeout, Unix seconds by the store's clock."""
+        return (body.dispatched_at or body.submitted_at) + body.timeout
+
+    def token(self, record: Record) -> str:
+        """The token of the record's fence."""
+        return token_of(record.id, record.attempt)
+
+
+def token_of(command_id: str, attempt: int) -> str:
+    """The fence token of an attempt of a job."""
+    parsed = identity.parse_command_id(command_id)
+    if parsed is None:
+        raise ValueError(f"no command id: {command_id!r}")
+    return identity.fence_token(parsed[1], attempt)
+
+
+def _with(body: JobBody, reading: Reading) -> JobBody:
+    changes: dict[str, Any] = {"end": reading.end, "size": reading.size, "logs_ok": reading.ok}
+    return msgspec.structs.replace(body, **changes)

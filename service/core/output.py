@@ -1,0 +1,101 @@
+"""What a look reads of a job's output. Reads are ranged downloads of the log file, bounded in size and number."""
+
+from __future__ import annotations
+
+import msgspec
+
+from service.core import endings
+from service.core.records import JobBody
+from service.ports.engine import Engine, EngineError, FileMissing, FileRange
+from service.ports.store import Appended
+
+CHUNK = 256 * 1024
+"""Bytes of one read."""
+DRAIN_READS = 16
+"""Reads of one look at a job that is over."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What one look read. ``drained``: a read succeeded and brought nothing new. ``lost``: the rest can't be had."""
+
+    end: int
+    size: int
+    append: Appended | None = None
+    ok: bool = True
+    drained: bool = False
+    lost: bool = False
+
+
+def log_path(engine: Engine, body: JobBody) -> str | None:
+    """Where the merged output is: what the fence noted, else where execd puts it by default."""
+    if body.log is not None:
+        return body.log
+    return engine.output_path(body.engine_id) if body.engine_id else None
+
+
+async def read_range(engine: Engine, body: JobBody, offset: int, length: int) -> FileRange:
+    """Bytes of a job's output. Raises ``EngineError``; ``FileMissing`` where there is no output to be had."""
+    path = log_path(engine, body)
+    if path is None:
+        raise FileMissing("where the output is has not been learnt")
+    try:
+        return await engine.read_file(body.sandbox_id, path, offset, length)
+    except FileMissing:
+        if body.log is not None or body.engine_id is None or body.by_fence:
+            raise
+        return await engine.log(body.sandbox_id, body.engine_id, offset)
+
+
+async def read_news(engine: Engine, body: JobBody, *, keep: int, over: bool) -> Reading:
+    """Read on from where the kept output ends: once while the job runs, until nothing is new when it is over.
+
+    Where more than ``keep`` bytes have come, what lies before the last ``keep`` is skipped: only the end is kept.
+    """
+    end, size = body.end, body.size
+    first, pieces = end, bytearray()
+    for _ in range(DRAIN_READS if over else 1):
+        if size - end > keep:
+            end = size - keep
+            first, pieces = end, bytearray()
+        try:
+            got = await read_range(engine, body, end, CHUNK)
+        except FileMissing:
+            return _reading(end, size, first, pieces, ok=False, lost=True)
+        except EngineError:
+            return _reading(end, size, first, pieces, ok=False)
+        if got.size < end:
+            return _reading(end, size, first, pieces, ok=False, lost=over)
+        size = got.size
+        if not got.data:
+            return _reading(end, size, first, pieces, drained=True)
+        pieces += got.data
+        end += len(got.data)
+    return _reading(end, size, first, pieces)
+
+
+def _reading(end: int, size: int, first: int, pieces: bytearray, *, ok: bool = True, drained: bool = False, lost: bool = False) -> Reading:
+    append = Appended(first, bytes(pieces)) if pieces else None
+    return Reading(end, max(size, end), append, ok, drained, lost)
+
+
+async def read_streams(engine: Engine, body: JobBody, *, keep: int) -> tuple[dict[str, bytes], bool]:
+    """The last ``keep`` bytes of an exec's two outputs, and whether that cut any. Raises ``EngineError``."""
+    streams: dict[str, bytes] = {}
+    truncated = False
+    for name, path in stream_paths(engine, body).items():
+        got = await engine.read_file(body.sandbox_id, path, 0, keep)
+        if got.size > keep:
+            truncated = True
+            got = await engine.read_file(body.sandbox_id, path, got.size - keep, keep)
+        streams[name] = got.data
+    return streams, truncated
+
+
+def stream_paths(engine: Engine, body: JobBody) -> dict[str, str]:
+    """The files of a foreground command."""
+    if body.log is not None and body.log.endswith(".stdout"):
+        return {"stdout": body.log, "stderr": body.log.removesuffix(".stdout") + ".stderr"}
+    engine_id = body.engine_id or endings.engine_id_of(body.log)
+    if engine_id is None:
+        raise FileMissing("where the output is has not been learnt")
+    return {"stdout": engine.output_path(engine_id, "stdout"), "stderr": engine.output_path(engine_id, "stderr")}

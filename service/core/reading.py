@@ -1,0 +1,162 @@
+"""Hand out a job's output from where a caller is: from what is kept beside the record, else from the sandbox.
+
+One reading serves all callers of a replica at the same place. A read that failed and a read with nothing new do not
+look alike; nothing is doubled, nothing is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from service import errors
+from service.core import output, records
+from service.core.answers import RawOutput
+from service.core.records import JobBody
+from service.core.states import ClaimState
+from service.ports.engine import EngineError, FileMissing, SandboxMissing
+from service.ports.store import Record
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+RAW_CHUNK = 1024 * 1024
+"""Bytes of one read of a raw download."""
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Bytes of the log from ``start``. ``ok``: False when the place could not be read this time.
+
+    ``skipped``: bytes before ``start`` that are no longer kept. ``last``: nothing comes after it, ever.
+    """
+
+    start: int
+    data: bytes = b""
+    ok: bool = True
+    replace: bool = False
+    skipped: int = 0
+    last: bool = False
+
+    @property
+    def end(self) -> int:
+        """The place after it."""
+        return self.start + len(self.data)
+
+
+class Reader:
+    """Reads output for callers, on one replica."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._under_way: dict[tuple[str, int, int, int], asyncio.Task[Chunk]] = {}
+
+    async def chunk(self, record: Record, body: JobBody, offset: int, limit: int) -> Chunk:
+        """At most ``limit`` bytes from ``offset``; callers at the same place share one reading."""
+        if not record.state.settled or record.state.failed:
+            return Chunk(offset, last=record.state.failed)
+        place = (record.id, record.revision, offset, limit)
+        task = self._under_way.get(place)
+        if task is None:
+            task = self._core.tasks.start(self._chunk(record, body, offset, limit), f"read {record.id}")
+            self._under_way[place] = task
+            task.add_done_callback(lambda _: self._under_way.pop(place, None))
+        return await asyncio.shield(task)
+
+    async def _chunk(self, record: Record, body: JobBody, offset: int, limit: int) -> Chunk:
+        closed = record.state is ClaimState.CLOSED
+        known = max(body.end, body.size) if not closed else body.end
+        if offset >= known:
+            return Chunk(offset, ok=body.logs_ok or closed, last=closed)
+        end = min(offset + limit, known)
+        kept = await self._core.store.output(record.id, offset, end)
+        if kept is not None and kept.offset == offset and kept.data:
+            return self._found(offset, kept.data, closed, known)
+        try:
+            got = await output.read_range(self._core.engine, body, offset, end - offset)
+        except EngineError as error:
+            certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(body.sandbox_id)
+            if not (certain and closed):
+                return Chunk(offset, ok=False)
+        else:
+            if got.size >= known and got.data:
+                return self._found(offset, got.data, closed, known)
+            if offset == 0 and got.data:
+                return Chunk(0, got.data, replace=True, ok=False)
+            if not closed:
+                return Chunk(offset, ok=False)
+        if kept is not None and kept.data:
+            found = self._found(kept.offset, kept.data, closed, known)
+            return msgspec.structs.replace(found, skipped=kept.offset - offset)
+        return Chunk(known, skipped=known - offset, last=closed)
+
+    @staticmethod
+    def _found(start: int, data: bytes, closed: bool, known: int) -> Chunk:
+        return Chunk(start, data, last=closed and start + len(data) >= known)
+
+    async def raw(self, record: Record, wanted: tuple[int | None, int | None] | None) -> RawOutput:
+        """Bytes of the whole output, streamed. ``wanted``: first and last byte, or (None, n) for the last n.
+
+        Raises ``RangeNotSatisfiable``, ``EngineUnavailable``.
+        """
+        body = records.job_body(record)
+        closed = record.state is ClaimState.CLOSED
+        size, floor = await self._extent(record, body, closed=closed)
+        if wanted is None:
+            start, end = floor, size
+        else:
+            start, end = _resolved(wanted, size)
+            if start >= end or start < floor:
+                raise errors.RangeNotSatisfiable(
+                    f"The output has bytes {floor} to {size}; what lies before is no longer kept.", command_id=record.id
+                )
+        return RawOutput(
+            start=start,
+            end=end,
+            size=size,
+            skipped=floor,
+            partial=wanted is not None,
+            chunks=self._pieces(record, body, start, end),
+        )
+
+    async def _extent(self, record: Record, body: JobBody, *, closed: bool) -> tuple[int, int]:
+        """How long the output is, and where what can still be had begins."""
+        known = max(body.end, body.size)
+        if record.state.failed or record.state.pending or (closed and known == 0):
+            return known, 0
+        try:
+            got = await output.read_range(self._core.engine, body, known, 1)
+            if got.size >= known:
+                return (known if closed else got.size), 0
+        except EngineError as error:
+            certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(body.sandbox_id)
+            if not certain and not closed:
+                raise errors.EngineUnavailable(command_id=record.id, retry_after=2) from error
+        span = await self._core.store.output_span(record.id)
+        return (span[1], span[0]) if span is not None else (known, known)
+
+    async def _pieces(self, record: Record, body: JobBody, start: int, end: int) -> AsyncIterator[bytes]:
+        """A piece that can't be read breaks the answer off: its length was promised."""
+        while start < end:
+            length = min(RAW_CHUNK, end - start)
+            kept = await self._core.store.output(record.id, start, start + length)
+            if kept is not None and kept.offset == start and kept.data:
+                data = kept.data
+            else:
+                try:
+                    data = (await output.read_range(self._core.engine, body, start, length)).data
+                except EngineError as error:
+                    raise errors.EngineUnavailable("The output could not be read any further.") from error
+                if not data:
+                    raise errors.EngineUnavailable("The output became shorter while it was read.")
+            start += len(data)
+            yield data
+
+
+def _resolved(wanted: tuple[int | None, int | None], size: int) -> tuple[int, int]:
+    first, last = wanted
+    if first is None:
+        return max(0, size - (last or 0)), size
+    return first, size if last is None else min(last + 1, size)

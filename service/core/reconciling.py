@@ -1,0 +1,280 @@
+"""Settle what is not certain: confirm a provisional "done", settle an "unknown", find a job that Redis forgot.
+
+The fence decides (`core.fence`, rules 1 to 5). Everything here may be done twice, by any replica, at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from service import errors
+from service.core import endings, fence, identity, output, records
+from service.core.fence import Fence, Marker, Voided
+from service.core.looking import DEADLINE_GRACE, token_of
+from service.core.problems import refusal
+from service.core.records import JobBody
+from service.core.states import ClaimState
+from service.messages import JobState, Reason
+from service.ports.engine import CommandMissing, EngineError, FileMissing, SandboxMissing
+from service.ports.store import Record
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+CONFIRM_LOOKS = 4
+"""Looks after which a command that runs without a fence to be seen is taken for a run whose job wiped the fence."""
+MAX_ATTEMPTS = 64
+"""Attempts that a walk through voided fences goes at the most."""
+MARKER_SIZE = 256
+"""Bytes of a log that may be a marker; a longer one is a command's own output."""
+
+
+class Reconciler:
+    """Finds out what happened, for one replica."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._engine = core.engine
+        self._store = core.store
+        self._fences = core.fences
+
+    # -- a provisional "done"
+
+    async def confirm(self, record: Record, body: JobBody) -> Record:
+        """The first look: is the command that execd took the run, or did it meet a fence?"""
+        write = self._core.looker.write
+        if not body.fenced:
+            return await write(record, ClaimState.RUNNING, body)
+        token = token_of(record.id, record.attempt)
+        try:
+            found = await self._fences.read(body.sandbox_id, token)
+            if found is not None and found.kind == "run" and found.log is not None:
+                return await self._named(record, body, found)
+            if found is not None and found.kind == "void":
+                return await self._core.jobs.next_attempt(record, body)
+            marker, over = await self._marker(body, token)
+            if marker is not None:
+                return await self._met(record, body, found, marker)
+        except SandboxMissing:
+            return await self._core.looker.gone(record)
+        except EngineError:
+            return await self._core.looker.troubled(record, body)
+        if over or body.looks >= CONFIRM_LOOKS or (found is not None and found.kind != "empty"):
+            return await write(record, ClaimState.RUNNING, msgspec.structs.replace(body, looks=0))
+        return await write(record, record.state, msgspec.structs.replace(body, looks=body.looks + 1), quiet=True)
+
+    async def _named(self, record: Record, body: JobBody, found: Fence) -> Record:
+        """The fence names its run's output: ours, or that of an earlier copy, which is adopted."""
+        engine_id = endings.engine_id_of(found.log)
+        if engine_id == body.engine_id:
+            return await self._core.looker.write(
+                record, ClaimState.RUNNING, msgspec.structs.replace(body, log=found.log, looks=0)
+            )
+        return await self._adopt(record, body, found)
+
+    async def _marker(self, body: JobBody, token: str) -> tuple[Marker | None, bool]:
+        """The marker that our command printed, if it did; and whether it is over."""
+        if body.engine_id is None:
+            return None, False
+        try:
+            status = await self._engine.status(body.sandbox_id, body.engine_id)
+        except CommandMissing:
+            return None, False
+        if status.running:
+            return None, False
+        try:
+            if body.kind == "exec":
+                path = output.stream_paths(self._engine, body)["stdout"]
+                got = await self._engine.read_file(body.sandbox_id, path, 0, MARKER_SIZE)
+            else:
+                got = await output.read_range(self._engine, body, 0, MARKER_SIZE)
+        except FileMissing:
+            return None, True
+        return (fence.parse_marker(got.data, token) if got.size == len(got.data) else None), True
+
+    async def _met(self, record: Record, body: JobBody, found: Fence | None, marker: Marker) -> Record:
+        """Our command ran nothing."""
+        write = self._core.looker.write
+        match marker.met:
+            case "void":
+                return await self._core.jobs.next_attempt(record, body)
+            case "none":
+                failure = records.Failure("ENGINE_UNAVAILABLE", "The sandbox could not hold the fence (is its disk full?); nothing was run.", 5)
+                refused = msgspec.structs.replace(body, failure=failure, reason=Reason.NO_FENCE)
+                return await write(record, ClaimState.REFUSED, refused)
+            case "run" if found is not None and found.kind != "empty":
+                return await self._adopt(record, body, found)
+            case "run" if marker.fingerprint is None and found is not None:
+                return await self._empty(record, body)
+        return await self._replaced(record, body, None)
+
+    # -- an "unknown"
+
+    async def settle(self, record: Record, body: JobBody) -> Record:
+        """Settle a submission whose answer was lost; it stays unknown where nothing can be proved yet."""
+        if body.boot is None:
+            return await self._unreached(record, body)
+        token = token_of(record.id, record.attempt)
+        try:
+            voided = await self._fences.void(body.sandbox_id, token, body.boot)
+            return await self._voided(record, body, voided)
+        except SandboxMissing:
+            return await self._core.looker.gone(record)
+        except EngineError:
+            return await self._unreached(record, body)
+
+    async def _voided(self, record: Record, body: JobBody, voided: Voided) -> Record:
+        match voided.outcome:
+            case "voided":
+                return await self._never_started(record, body)
+            case "run" if voided.fence is not None and voided.fence.kind == "empty":
+                return await self._empty(record, body)
+            case "run" if voided.fence is not None:
+                return await self._adopt(record, body, voided.fence)
+            case "boot":
+                return await self._replaced(record, body, voided)
+        return await self._later(record, body)
+
+    async def _never_started(self, record: Record, body: JobBody) -> Record:
+        write = self._core.looker.write
+        if record.cancel:
+            cancelled = msgspec.structs.replace(
+                body, state=JobState.CANCELLED, reason=Reason.CANCELLED_BEFORE_START, output_complete=True
+            )
+            return await write(record, ClaimState.CLOSED, cancelled)
+        failure = records.Failure("ENGINE_UNAVAILABLE", "The submission was lost on its way and never started.", 1)
+        return await write(
+            record, ClaimState.VOIDED, msgspec.structs.replace(body, failure=failure, reason=Reason.NEVER_STARTED)
+        )
+
+    async def _adopt(self, record: Record, body: JobBody, found: Fence) -> Record:
+        """Follow the run that the fence names; execd's word on it counts only where its text holds the token."""
+        engine_id = endings.engine_id_of(found.log)
+        known = False
+        if engine_id is not None:
+            with contextlib.suppress(CommandMissing):
+                status = await self._engine.status(body.sandbox_id, engine_id)
+                known = token_of(record.id, record.attempt) in status.content
+        adopted = msgspec.structs.replace(
+            body,
+            engine_id=engine_id,
+            log=found.log,
+            by_fence=not known,
+            fingerprint=found.fingerprint or body.fingerprint,
+            timeout=found.timeout or body.timeout,
+            dispatched_at=body.dispatched_at or record.now / 1000,
+            looks=0,
+        )
+        return await self._core.looker.write(record, ClaimState.RUNNING, adopted)
+
+    async def _empty(self, record: Record, body: JobBody) -> Record:
+        """A fence without content: details to come, or the wrapper died in between."""
+        look = await self._fences.look(body.sandbox_id, token_of(record.id, record.attempt))
+        if look.fence is not None and look.fence.kind == "run":
+            return await self._adopt(record, body, look.fence)
+        if look.alive or look.alive is None:
+            return await self._later(record, body)
+        return await self._lost(record, body, Reason.START_NOT_CONFIRMED)
+
+    async def _replaced(self, record: Record, body: JobBody, voided: Voided | None) -> Record:
+        """Another boot mark than at dispatch: another container, or a job wiped the directory (rule 2)."""
+        look = await self._fences.look(body.sandbox_id, token_of(record.id, record.attempt))
+        start = look.start if voided is None or look.start else voided.start
+        mark = fence.parse_boot((body.boot or "").encode())
+        if mark is not None and mark.replaced_by(start):
+            return await self._lost(record, body, Reason.CONTAINER_RESTARTED)
+        if look.fence is not None and look.fence.kind not in ("void", "empty"):
+            return await self._adopt(record, body, look.fence)
+        if look.alive:
+            return await self._adopt(record, body, Fence(kind="damaged"))
+        if record.now / 1000 > self._core.looker.deadline(body) + DEADLINE_GRACE:
+            return await self._lost(record, body, Reason.FENCE_WIPED)
+        return await self._later(record, body)
+
+    async def _unreached(self, record: Record, body: JobBody) -> Record:
+        """The sandbox does not answer (or holds no fences): gone, or tried again later."""
+        with contextlib.suppress(EngineError):
+            try:
+                if (await self._engine.get_sandbox(body.sandbox_id)).state.over:
+                    return await self._core.looker.gone(record)
+            except SandboxMissing:
+                return await self._core.looker.gone(record)
+        return await self._later(record, body)
+
+    async def _later(self, record: Record, body: JobBody) -> Record:
+        again = msgspec.structs.replace(body, looks=body.looks + 1)
+        return await self._core.looker.write(record, record.state, again, quiet=True)
+
+    async def _lost(self, record: Record, body: JobBody, reason: Reason) -> Record:
+        lost = msgspec.structs.replace(body, state=JobState.LOST, reason=reason)
+        return await self._core.looker.write(record, ClaimState.CLOSED, lost)
+
+    # -- a job that Redis forgot
+
+    async def restore(self, tenant: str, command_id: str) -> Record:
+        """Find a job by the fence in its sandbox. Raises ``JobNotFound``, ``EngineUnavailable``.
+
+        One that is made up costs the engine one look an interval: misses are remembered.
+        """
+        missing = errors.JobNotFound(command_id=command_id)
+        parsed = identity.parse_command_id(command_id)
+        if parsed is None:
+            raise missing
+        sandbox_id, ref = parsed
+        try:
+            await self._core.sandboxes.known(tenant, sandbox_id)
+        except errors.SandboxNotFound:
+            raise missing from None
+        if await self._store.recall(f"miss:{command_id}") is not None:
+            raise missing
+        attempt, found = 0, None
+        try:
+            attempt, found = await self._walk(sandbox_id, ref)
+        except SandboxMissing:
+            pass
+        except EngineError as error:
+            raise refusal(error, sandbox_id=sandbox_id) from error
+        if found is None:
+            await self._store.remember(f"miss:{command_id}", b"1", ttl=self._core.settings.engine_interval)
+            raise missing
+        return await self._restored(tenant, command_id, sandbox_id, attempt, found)
+
+    async def _walk(self, sandbox_id: str, ref: str) -> tuple[int, Fence | None]:
+        for attempt in range(1, MAX_ATTEMPTS):
+            found = await self._fences.read(sandbox_id, identity.fence_token(ref, attempt))
+            if found is None or found.kind != "void":
+                return attempt, found
+        return MAX_ATTEMPTS, None
+
+    async def _restored(self, tenant: str, command_id: str, sandbox_id: str, attempt: int, found: Fence) -> Record:
+        now = await self._store.now() / 1000
+        engine_id = endings.engine_id_of(found.log)
+        boot = await self._boot(sandbox_id)
+        body = JobBody(
+            tenant=tenant,
+            sandbox_id=sandbox_id,
+            fingerprint=found.fingerprint or "",
+            command="",
+            timeout=found.timeout or 0,
+            submitted_at=now,
+            dispatched_at=now,
+            kind="exec" if found.log is not None and found.log.endswith(".stdout") else "job",
+            boot=boot,
+            engine_id=engine_id,
+            log=found.log,
+            by_fence=engine_id is None,
+        )
+        await self._store.index_job(command_id, tenant=tenant, sandbox_id=sandbox_id, look_in=0.0)
+        _, record = await self._store.restore(
+            command_id, ClaimState.RUNNING, attempt=attempt, token=identity.random_token(), body=records.encode(body)
+        )
+        return record
+
+    async def _boot(self, sandbox_id: str) -> str | None:
+        with contextlib.suppress(EngineError):
+            mark = await self._fences.boot(sandbox_id)
+            return mark.text if mark is not None else None
+        return None

@@ -1,0 +1,311 @@
+"""Run a command once: claim, dispatch behind a fence, settle. For jobs and for execs alike.
+
+What `model/`'s job protocol asks for: nothing is sent without an acknowledged claim, nothing is sent twice by the
+service itself, the attempt goes up only past a void, and the boot mark is read before each dispatch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from service import errors
+from service.core import identity, pauses, records, rules
+from service.core.fence import RESERVED_VARIABLES, Boot
+from service.core.looking import token_of
+from service.core.problems import not_executed, refusal
+from service.core.records import JobBody
+from service.core.states import ClaimState
+from service.messages import COMMAND_SHOWN, Exec, JobState, Reason, SandboxState, SubmitJob
+from service.ports.engine import CommandSpec, EngineError, SandboxMissing, StartFailed
+from service.ports.store import Record
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+log = logging.getLogger("oncebox.submitting")
+
+SLOW_SANDBOX = 2.0
+"""Seconds after which a sandbox that does not answer is asked about at the lifecycle server."""
+EXPIRY_MARGIN = 120.0
+"""Seconds that a sandbox is kept beyond a job's deadline."""
+FIRST_LOOK = 0.05
+"""Seconds after the dispatch until the first look: the wrapper needs a few ms to make its fence."""
+
+
+class Submission(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What is sent: kept beside the claim, so that any replica can send the next attempt past a void."""
+
+    command: str
+    cwd: str | None = None
+    env: dict[str, str] = {}
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked request to run a command."""
+
+    command_id: str
+    key: str
+    keyed: bool
+    """The caller sent the key: an earlier submission of it may have left a fence."""
+    submission: Submission
+    body: JobBody
+
+
+_submissions = msgspec.json.Decoder(Submission)
+Send = Callable[[Record, JobBody, CommandSpec], Awaitable[Record | None]]
+
+
+class Submitter:
+    """Submissions of one replica."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.store
+        self._engine = core.engine
+
+    async def order(self, tenant: str, request: SubmitJob | Exec, key: str | None, *, timeout: int) -> Order:
+        """Check a request, and that its sandbox is this tenant's. Raises ``InvalidRequest``, ``SandboxNotFound``."""
+        kind = "exec" if isinstance(request, Exec) else "job"
+        labels = rules.metadata(request.metadata) if isinstance(request, SubmitJob) else {}
+        submission = Submission(
+            command=rules.command(request.command),
+            cwd=rules.path("cwd", request.cwd),
+            env=rules.env(request.env, reserved=RESERVED_VARIABLES),
+        )
+        await self._core.sandboxes.known(tenant, request.sandbox_id)
+        meaning = {**msgspec.to_builtins(request), "kind": kind}
+        if meaning.get("metadata") is not None:
+            meaning["metadata"] = labels
+        print_ = identity.fingerprint(meaning, leave_out=frozenset({"encoding"}))
+        digest = identity.job_digest(tenant, request.sandbox_id, key) if key is not None else None
+        made_key = key or identity.random_token()
+        if key is None:
+            digest = identity.job_digest(tenant, request.sandbox_id, made_key)
+        body = JobBody(
+            tenant=tenant,
+            sandbox_id=request.sandbox_id,
+            kind=kind,
+            fingerprint=print_,
+            command=submission.command[:COMMAND_SHOWN],
+            timeout=timeout,
+            metadata=labels,
+            submitted_at=await self._core.clock(),
+        )
+        command_id = identity.command_id(request.sandbox_id, identity.job_ref(digest))
+        return Order(command_id=command_id, key=made_key, keyed=key is not None, submission=submission, body=body)
+
+    async def settle(self, order: Order, send: Send) -> tuple[Record, bool]:
+        """The record of the order as far as it got within ``claim_wait``, and whether it was answered by other work."""
+        body = order.body
+        await self._store.index_job(
+            order.command_id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._core.claims.lease
+        )
+        return await self._core.claims.once(
+            order.command_id,
+            body=records.encode(body),
+            request=msgspec.json.encode(order.submission),
+            take=lambda record, token: self._take(record, order, token),
+            work=lambda mine: self.attempt(mine, order.submission, send, fresh=not order.keyed),
+            wait=self._core.settings.claim_wait,
+        )
+
+    async def _take(self, record: Record, order: Order, token: str) -> tuple[bool, Record | None] | None:
+        claims = self._core.claims
+        body = records.job_body(record)
+        if body.fingerprint != order.body.fingerprint and not record.state.failed:
+            raise errors.IdempotencyKeyReused(
+                "This key was used for another command in this sandbox; nothing was run.", command_id=record.id
+            )
+        match record.state:
+            case ClaimState.CLAIMED if record.lease_expired and not record.cancel:
+                return await self._store.take_over(record, token=token, owner=claims.owner, lease=claims.lease)
+            case ClaimState.CLAIMED | ClaimState.DISPATCHED if record.lease_expired:
+                return False, await self._core.looker.look(record)
+            case ClaimState.REFUSED | ClaimState.VOIDED:
+                return await self._store.reopen(
+                    record,
+                    token=token,
+                    owner=claims.owner,
+                    lease=claims.lease,
+                    next_attempt=record.state is ClaimState.VOIDED,
+                    body=records.encode(order.body),
+                    request=msgspec.json.encode(order.submission),
+                )
+        return None
+
+    async def next_attempt(self, record: Record, body: JobBody, send: Send) -> Record:
+        """The submission met a void, so it never ran and never will: send the next attempt."""
+        kept = await self._store.request(record.id)
+        if kept is None:
+            failure = records.Failure("ENGINE_UNAVAILABLE", "The submission met a void and never started.", 1)
+            voided = msgspec.structs.replace(body, failure=failure, reason=Reason.NEVER_STARTED)
+            return await self._core.looker.write(record, ClaimState.VOIDED, voided)
+        claims = self._core.claims
+        submission = _submissions.decode(kept)
+        fresh = msgspec.structs.replace(body, engine_id=None, log=None, dispatched_at=None, looks=0)
+        ours, now = await self._store.reopen(
+            record,
+            token=identity.random_token(),
+            owner=claims.owner,
+            lease=claims.lease,
+            next_attempt=True,
+            body=records.encode(fresh),
+            request=kept,
+        )
+        if ours and now is not None:
+            claims.own(now, lambda mine: self.attempt(mine, submission, send, fresh=False))
+        return now or record
+
+    @staticmethod
+    def command_of(kept: bytes) -> str:
+        """The whole command, from what is kept beside a claim."""
+        return _submissions.decode(kept).command
+
+    # -- the owner's work
+
+    async def attempt(self, mine: Record, submission: Submission, send: Send, *, fresh: bool) -> Record | None:
+        """Dispatch the command, and settle how that went."""
+        body = records.job_body(mine)
+        try:
+            boot = await self._prepare(mine, body, fresh=fresh)
+        except EngineError as error:
+            return await self._refuse(mine, body, await self._why(error, body.sandbox_id))
+        except errors.OnceboxError as error:
+            return await self._refuse(mine, body, error)
+        await pauses.reach(pauses.BEFORE_DISPATCH)
+        mark = boot.text if boot is not None else None
+        body = msgspec.structs.replace(
+            body, boot=mark, fenced=mark is not None, dispatched_at=mine.now / 1000, failure=None, reason=None
+        )
+        sent, record = await self._store.dispatch(mine, lease=self._core.claims.lease, body=records.encode(body))
+        if not sent or record is None:
+            if record is not None and record.cancel and record.state is ClaimState.CLAIMED:
+                return await self.cancelled(record, body)
+            return record
+        body = msgspec.structs.replace(body, dispatched_at=record.now / 1000)
+        text, env = self._core.fences.wrapped(
+            submission.command,
+            submission.env,
+            token=token_of(mine.id, mine.attempt),
+            fingerprint=body.fingerprint,
+            boot=mark,
+            timeout=body.timeout,
+        )
+        spec = CommandSpec(command=text, timeout=body.timeout, cwd=submission.cwd, env=env)
+        try:
+            return await send(mine, body, spec)
+        except EngineError as error:
+            await pauses.reach(pauses.AFTER_DISPATCH)
+            if not_executed(error):
+                return await self._refuse(mine, body, await self._why(error, body.sandbox_id), started=isinstance(error, StartFailed))
+            return await self.unclear(mine, body)
+
+    async def _prepare(self, mine: Record, body: JobBody, *, fresh: bool) -> Boot | None:
+        """The boot mark, which also shows that the daemon is alive; and room in time for the job."""
+        boot = await self._boot(body.sandbox_id)
+        if not fresh and boot is not None:
+            found = await self._core.fences.read(body.sandbox_id, token_of(mine.id, mine.attempt))
+            if found is not None and found.fingerprint not in (None, body.fingerprint):
+                raise errors.IdempotencyKeyReused("This key was used for another command in this sandbox; nothing was run.", command_id=mine.id)
+        await self.keep_alive(body, mine.now / 1000)
+        return boot
+
+    async def _boot(self, sandbox_id: str) -> Boot | None:
+        """The boot mark; a paused sandbox, whose daemon would not answer for minutes, is noticed meanwhile."""
+        reading = asyncio.ensure_future(self._core.fences.boot(sandbox_id))
+        try:
+            await asyncio.wait({reading}, timeout=SLOW_SANDBOX)
+            if not reading.done() and (await self._engine.get_sandbox(sandbox_id)).state is not SandboxState.RUNNING:
+                raise errors.SandboxNotRunning(sandbox_id=sandbox_id, retry_after=5)
+            return await reading
+        finally:
+            if not reading.done():
+                reading.cancel()
+
+    async def keep_alive(self, body: JobBody, now: float) -> None:
+        """Renew a sandbox whose expiry is nearer than the job's deadline; never shorten it."""
+        raw = await self._store.get_sandbox(body.sandbox_id)
+        if raw is None:
+            return
+        known = records.sandbox_record(raw)
+        wanted = now + body.timeout + EXPIRY_MARGIN
+        if known.expires_at is not None and known.expires_at < wanted:
+            try:
+                await self._core.sandboxes.extend(body.sandbox_id, known, wanted)
+            except errors.OnceboxError as error:
+                log.warning("sandbox %s could not be renewed for %ss: %s", body.sandbox_id, body.timeout, error.detail)
+
+    async def _why(self, error: EngineError, sandbox_id: str) -> errors.OnceboxError:
+        """What a call that was not executed means: the sandbox's own state tells more than a closed port."""
+        problem = refusal(error, sandbox_id=sandbox_id)
+        if not isinstance(problem, errors.EngineUnavailable):
+            return problem
+        try:
+            state = (await self._engine.get_sandbox(sandbox_id)).state
+        except SandboxMissing:
+            return errors.SandboxNotFound(sandbox_id=sandbox_id)
+        except EngineError:
+            return problem
+        if state in (SandboxState.RUNNING, SandboxState.PENDING, SandboxState.UNKNOWN):
+            return problem
+        return errors.SandboxNotRunning(f"The sandbox is {state.value}.", sandbox_id=sandbox_id, retry_after=5)
+
+    async def _refuse(self, mine: Record, body: JobBody, error: errors.OnceboxError, *, started: bool = False) -> Record | None:
+        match error:
+            case _ if started:
+                reason = Reason.START_FAILED
+            case errors.SandboxNotFound() | errors.SandboxNotRunning():
+                reason = Reason.SANDBOX_NOT_RUNNING
+            case errors.EngineUnavailable() | errors.QuotaExceeded():
+                reason = Reason.ENGINE_UNAVAILABLE
+            case _:
+                reason = Reason.ENGINE_REJECTED
+        failed = msgspec.structs.replace(body, failure=records.Failure.of(error), reason=reason)
+        return await self.write(mine, ClaimState.REFUSED, failed)
+
+    async def unclear(self, mine: Record, body: JobBody) -> Record | None:
+        """Nobody can say: unknown, and found out at once if that can be."""
+        record = await self.write(mine, ClaimState.UNKNOWN, body)
+        await self._core.follower.look(mine.id)
+        return record
+
+    async def cancelled(self, mine: Record, body: JobBody) -> Record | None:
+        """Cancelled before anything was sent: never dispatched."""
+        body = msgspec.structs.replace(
+            body, state=JobState.CANCELLED, reason=Reason.CANCELLED_BEFORE_START, output_complete=True
+        )
+        return await self.write(mine, ClaimState.CLOSED, body)
+
+    async def accepted(self, mine: Record, body: JobBody, engine_id: str) -> Record | None:
+        """The engine took the command."""
+        await pauses.reach(pauses.AFTER_DISPATCH)
+        return await self.write(mine, ClaimState.ACCEPTED, msgspec.structs.replace(body, engine_id=engine_id))
+
+    async def write(self, mine: Record, state: ClaimState, body: JobBody) -> Record | None:
+        """The owner settles; tried for as long as the store is away."""
+        await pauses.reach(pauses.BEFORE_SETTLE)
+        over = not state.active
+        _, record = await self._core.claims.persist(
+            lambda: self._store.settle(
+                mine, state, body=records.encode(body), ttl=self._core.settings.retention if over else None
+            )
+        )
+        if record is not None and not record.state.active:
+            await self._store.end_look(mine.id, sandbox_id=body.sandbox_id)
+        return record
+
+    async def send_job(self, mine: Record, body: JobBody, spec: CommandSpec) -> Record | None:
+        """Start a job in the background of its sandbox."""
+        engine_id = await self._engine.submit(body.sandbox_id, spec)
+        record = await self.accepted(mine, body, engine_id)
+        self._core.tasks.start(self._first_look(mine.id), f"first look {mine.id}")
+        return record
+
+    async def _first_look(self, id: str) -> None:
+        await asyncio.sleep(FIRST_LOOK)
+        await self._core.follower.look(id)

@@ -1,0 +1,70 @@
+"""Chores that one replica does at a time: late duplicates of sandboxes, and the budget of recorded output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from service.core import records
+from service.core.states import ClaimState
+from service.errors import StoreUnavailable
+from service.ports.engine import EngineError, SandboxInfo
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+log = logging.getLogger("oncebox.sweeper")
+
+EVERY = 60.0
+"""Seconds between two rounds, over all replicas."""
+GRACE = 120.0
+"""Seconds for which a late duplicate is left alone."""
+PAGES = 100
+"""Pages of the engine's list that one round reads at the most."""
+
+
+class Sweeper:
+    """Keeps things tidy."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._seen: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """A round now and then, for ever."""
+        while True:
+            await asyncio.sleep(EVERY / 6)
+            with contextlib.suppress(StoreUnavailable, EngineError):
+                if await self._core.store.lease("sweep", EVERY * 0.9):
+                    await self.round()
+
+    async def round(self) -> None:
+        """Delete late duplicates, and the oldest outputs beyond the budget."""
+        await self._core.store.trim_outputs(self._core.settings.record_budget)
+        page, more = 1, True
+        while more and page <= PAGES:
+            listing = await self._core.engine.list_sandboxes({}, page=page)
+            more, page = listing.has_next, page + 1
+            for info in listing.items:
+                if await self.given_up(info):
+                    log.warning("deleting sandbox %s, a late duplicate that was never handed out", info.id)
+                    await self._core.engine.delete_sandbox(info.id)
+
+    async def given_up(self, info: SandboxInfo, *, grace: float = GRACE) -> bool:
+        """The present claim is of the same generation, names another sandbox, and gave this attempt up."""
+        labels = info.metadata
+        digest, attempt = labels.get(f"{records.RESERVED}idem"), labels.get(f"{records.RESERVED}attempt", "")
+        if not digest or not attempt.isdigit() or not info.state.live:
+            return False
+        record = await self._core.store.get(digest)
+        if record is None or record.state is not ClaimState.DONE:
+            return False
+        claim = records.claim_body(record)
+        mine = labels.get(f"{records.RESERVED}generation") == claim.generation and claim.generation != ""
+        if not mine or claim.sandbox_id in (None, info.id) or int(attempt) not in claim.given_up:
+            return False
+        if not records.belongs(info, claim.tenant, self._core.settings.secret):
+            return False
+        return record.now / 1000 - (info.created_at or record.now / 1000) > grace
