@@ -1,0 +1,184 @@
+"""Starts and stops the engine: the helper process, the isolation, the server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from .isolation import choose
+from .sandboxes import Sandboxes, new_engine_name
+from .server import Dispatcher, make_server
+from .spawning import Spawner
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+SHUTDOWN_SECONDS = 1.0
+"""How long open requests may go on when the engine stops: those into frozen sandboxes never end."""
+
+PLAIN_WARNING = (
+    "WARNING: sandboxes are plain processes of this machine (%s): they share its /tmp, see and may change its files, "
+    "and absolute paths such as /workspace are not mapped for commands"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the engine runs. `root` None: a temporary directory, removed at the end. `maximum_timeout` in seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    root: Path | None = None
+    volume_root: Path | None = None
+    isolation: str = "auto"
+    api_key: str = ""
+    dev_controls: bool = False
+    maximum_timeout: int = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A started engine: where it listens and how it isolates (`bwrap` or `plain`)."""
+
+    url: str
+    isolation: str
+    root: Path
+    volume_root: Path
+
+
+@contextlib.asynccontextmanager
+async def serve(options: Options) -> AsyncIterator[Running]:
+    """Run the engine in the current event loop for the length of the block.
+
+    At its end every sandbox's processes are killed, and a temporary root is removed. Raises `RuntimeError` when
+    the isolation that was asked for does not work, `OSError` when the address can't be bound.
+    """
+    temporary = options.root is None
+    root = Path(os.path.realpath(options.root or tempfile.mkdtemp(prefix="local-engine-")))
+    root.mkdir(parents=True, exist_ok=True)
+    volume_root = Path(os.path.realpath(options.volume_root or root / "volumes"))
+    volume_root.mkdir(parents=True, exist_ok=True)
+    name = new_engine_name()
+    spawner = Spawner(name)
+    await spawner.start(root if temporary else None)
+    try:
+        isolation, reason = await choose(spawner, root, [root, volume_root], options.isolation)
+        if not isolation.private:
+            log.warning(PLAIN_WARNING, reason)
+        run = root / f"run-{name}"
+        sandboxes = Sandboxes(spawner, isolation, run, volume_root)
+        dispatcher = Dispatcher(
+            sandboxes, options.api_key, dev=options.dev_controls, maximum_timeout=options.maximum_timeout
+        )
+        runner = web.ServerRunner(
+            make_server(dispatcher), shutdown_timeout=SHUTDOWN_SECONDS, handle_signals=False
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, options.host, options.port, backlog=BACKLOG)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            dispatcher.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            yield Running(f"http://{dispatcher.address}", isolation.name, root, volume_root)
+        finally:
+            await runner.cleanup()
+            await sandboxes.close()
+    finally:
+        await spawner.stop()
+        shutil.rmtree(root if temporary else root / f"run-{name}", ignore_errors=True)
+
+
+async def run(options: Options, exit_with_stdin: bool) -> None:
+    """Run until SIGTERM, SIGINT or, if asked for, the end of stdin; print the line that says where."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with serve(options) as running:
+        print(json.dumps({"url": running.url, "isolation": running.isolation}), flush=True)
+        if exit_with_stdin:
+            watch_stdin(loop, stop)
+        await stop.wait()
+
+
+def watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Set `stop` when stdin ends. What comes through it is thrown away."""
+    descriptor = sys.stdin.fileno()
+
+    def read() -> None:
+        try:
+            ended = not os.read(descriptor, 4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            ended = True
+        if ended:
+            loop.remove_reader(descriptor)
+            stop.set()
+
+    try:
+        loop.add_reader(descriptor, read)
+    except PermissionError:  # a regular file or /dev/null is always at its end
+        stop.set()
+
+
+def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
+    """The command line and `OPEN_SANDBOX_API_KEY` as options, and whether the end of stdin ends the engine."""
+    parser = argparse.ArgumentParser(
+        prog="python -m service.local_engine",
+        description="A development engine that speaks OpenSandbox's protocol and runs real processes. "
+        "Not a security boundary. The API key comes from OPEN_SANDBOX_API_KEY.",
+    )
+    parser.add_argument("--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one")
+    parser.add_argument(
+        "--root", type=Path, help="directory for sandboxes and volumes (default: a temporary one)"
+    )
+    parser.add_argument("--volume-root", type=Path, help="what may be mounted (default: ROOT/volumes)")
+    parser.add_argument("--isolation", choices=("auto", "bwrap", "plain"), default="auto")
+    parser.add_argument(
+        "--max-timeout", type=int, default=86_400, metavar="SECONDS", help="longest life of a sandbox"
+    )
+    parser.add_argument("--exit-with-stdin", action="store_true", help="end when stdin ends")
+    parser.add_argument("--dev-controls", action="store_true", help="faults on order under /_dev, for tests")
+    given = parser.parse_args(argv)
+    host, _, port = given.bind.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        parser.error(f"--bind: {given.bind!r} is not HOST:PORT")
+    options = Options(
+        host=host.strip("[]"),
+        port=int(port),
+        root=given.root,
+        volume_root=given.volume_root,
+        isolation=given.isolation,
+        api_key=os.environ.get("OPEN_SANDBOX_API_KEY", "").strip(),
+        dev_controls=given.dev_controls,
+        maximum_timeout=given.max_timeout,
+    )
+    return options, given.exit_with_stdin
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the engine from the command line; the process's exit code."""
+    options, exit_with_stdin = parse_arguments(argv)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        asyncio.run(run(options, exit_with_stdin))
+    except (RuntimeError, OSError) as error:
+        print(f"local engine: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0

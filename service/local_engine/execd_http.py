@@ -1,0 +1,283 @@
+"""execd's routes for one sandbox. Status reads and ranged downloads are the hot ones and kept lean."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from email.utils import formatdate
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from . import file_routes, replies, streams, wire
+from .command_requests import BadCommand, parse_command
+from .execd import NotRunning
+from .sandboxes import Sandbox
+from .stats import Fault, Stats
+
+SMALL_READ_BYTES = 1 << 18
+"""Reads up to this size are one `pread` and one write; larger ones are streamed in pieces of it."""
+
+LOG_READ_COPIES = 3
+"""How often execd's memory holds the rest of a log that is read with `/command/{id}/logs`."""
+
+METRICS_SECONDS = 1.0
+NO_SNIFF = {
+    **replies.SERVER,
+    "Content-Type": "text/plain; charset=utf-8",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class ExecdRoutes:
+    """Dispatches a request by its path inside execd."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+
+    async def handle(
+        self, request: web.BaseRequest, sandbox: Sandbox, path: str, proxied: bool, fault: Fault | None
+    ) -> web.StreamResponse:
+        """Answer as execd does. The daemon is alive and not frozen."""
+        method = request.method
+        if method == "GET":
+            if path.startswith("/command/"):
+                return await self._command_read(request, sandbox, path)
+            if path == "/files/download":
+                return await self._download(request, sandbox)
+            if path == "/ping":
+                return web.Response(headers=replies.EMPTY)
+            if path == "/metrics":
+                return await _metrics()
+        elif path == "/command":
+            if method == "POST":
+                return await self._submit(request, sandbox, proxied, fault)
+            if method == "DELETE":
+                return await self._interrupt(request, sandbox)
+        if path.startswith(("/files", "/directories")):
+            return await file_routes.handle(request, sandbox.files, sandbox.env, path)
+        return replies.execd_not_found()
+
+    # -- commands -----------------------------------------------------------------------------------------
+
+    async def _submit(
+        self, request: web.BaseRequest, sandbox: Sandbox, proxied: bool, fault: Fault | None
+    ) -> web.StreamResponse:
+        body = await request.read()
+        execd = sandbox.execd
+        try:
+            command = parse_command(body)
+            _check_directory(sandbox, command.cwd)
+        except BadCommand as error:
+            return replies.execd_error(400, "INVALID_REQUEST_BODY", str(error))
+        stream = streams.EventStream(request, execd, proxied, fault)
+        run = streams.run_background if command.background else streams.run_foreground
+        return await run(stream, execd, command)
+
+    async def _command_read(
+        self, request: web.BaseRequest, sandbox: Sandbox, path: str
+    ) -> web.StreamResponse:
+        if path.startswith("/command/status/"):
+            identifier = path[16:]
+            command = sandbox.execd.commands.get(identifier)
+            if command is None:
+                return replies.execd_error(404, "INVALID_REQUEST_BODY", f"command not found: {identifier}")
+            return web.Response(body=command.status(), headers=replies.EXECD_JSON)
+        parts = path.split("/")
+        if len(parts) == 4 and parts[3] == "logs":
+            return await self._logs(request, sandbox, parts[2])
+        return replies.execd_not_found()
+
+    async def _logs(self, request: web.BaseRequest, sandbox: Sandbox, identifier: str) -> web.StreamResponse:
+        """The rest of a background command's output. Reading too much of it at once kills the daemon."""
+        command = sandbox.execd.commands.get(identifier)
+        if command is None:
+            return _bad_log(f"command not found: {identifier}")
+        if not command.background:
+            return _bad_log(f"command {identifier} is not running in background")
+        try:
+            cursor = int(request.query.get("cursor", "0"))
+        except ValueError:
+            cursor = 0
+        try:
+            descriptor = sandbox.files.open(command.output, os.O_RDONLY)
+        except OSError as error:
+            reason = f"open {command.output}: {wire.errno_text(error.errno or 0)}"
+            return _bad_log(f"error open combined output file for command {identifier}: {reason}")
+        try:
+            if cursor < 0:
+                return _bad_log(f"error seek file: seek {command.output}: invalid argument")
+            size = os.fstat(descriptor).st_size
+            rest = max(size - cursor, 0)
+            memory = sandbox.request.memory
+            if memory is not None and LOG_READ_COPIES * rest > memory:
+                sandbox.execd.die()
+                return cut(request)
+            headers = {
+                **replies.SERVER,
+                "Content-Type": "text/plain; charset=utf-8",
+                "EXECD-COMMANDS-TAIL-CURSOR": str(max(size, cursor)),
+            }
+            return await self._send(request, descriptor, cursor, rest, 200, headers)
+        finally:
+            os.close(descriptor)
+
+    async def _interrupt(self, request: web.BaseRequest, sandbox: Sandbox) -> web.StreamResponse:
+        identifier = request.query.get("id", "")
+        if not identifier:
+            return replies.execd_error(400, "MISSING_QUERY", "missing query parameter 'id'")
+        try:
+            await sandbox.execd.interrupt(identifier)
+        except NotRunning as error:
+            # The misspelling is execd's.
+            return replies.execd_error(500, "RUNTIME_ERROR", f"error interruptting code context. {error}")
+        return web.Response(headers=replies.EMPTY)
+
+    # -- reading files ------------------------------------------------------------------------------------
+
+    async def _download(self, request: web.BaseRequest, sandbox: Sandbox) -> web.StreamResponse:
+        path = request.query.get("path", "")
+        if not path:
+            return replies.execd_error(400, "MISSING_QUERY", "missing query parameter 'path'")
+        header = request.headers.get("Range", "")
+        lines = "offset" in request.query or "limit" in request.query
+        if lines and header:
+            message = "line-based reading (offset/limit) and byte range (Range header) are mutually exclusive"
+            return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
+        try:
+            path = wire.expand_path(path, sandbox.env)
+            descriptor = sandbox.files.open(path, os.O_RDONLY)
+        except (OSError, wire.UndefinedVariables) as error:
+            return file_routes.failure(error, f"open {path}")
+        try:
+            if lines:
+                return file_routes.some_lines(request, descriptor)
+            return await self._send_file(request, descriptor, path, header)
+        finally:
+            os.close(descriptor)
+
+    async def _send_file(
+        self, request: web.BaseRequest, descriptor: int, path: str, header: str
+    ) -> web.StreamResponse:
+        about = os.fstat(descriptor)
+        size = about.st_size
+        headers = {
+            **replies.SERVER,
+            "Content-Type": "application/octet-stream",
+            "Content-Disposition": _disposition(os.path.basename(path.rstrip("/"))),
+        }
+        if stat.S_ISDIR(about.st_mode):
+            return replies.execd_error(
+                500, "RUNTIME_ERROR", f"error accessing file: read {path}: is a directory"
+            )
+        if header:
+            try:
+                found = wire.first_range(header, size)
+            except wire.BadRange:
+                return replies.execd_error(416, "UNKNOWN", "")
+            if found is not None:
+                start, length = found
+                headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{size}"
+                return await self._send(request, descriptor, start, length, 206, headers)
+            if size:
+                headers.update(NO_SNIFF)
+                headers["Content-Range"] = f"bytes */{size}"
+                return web.Response(status=416, body=b"invalid range: failed to overlap\n", headers=headers)
+        headers["Accept-Ranges"] = "bytes"
+        headers["Last-Modified"] = formatdate(about.st_mtime, usegmt=True)
+        return await self._send(request, descriptor, 0, size, 200, headers)
+
+    async def _send(
+        self,
+        request: web.BaseRequest,
+        descriptor: int,
+        start: int,
+        length: int,
+        status: int,
+        headers: dict[str, str],
+    ) -> web.StreamResponse:
+        """Send part of a file; memory is bounded whatever its length."""
+        if length <= SMALL_READ_BYTES:
+            data = os.pread(descriptor, length, start) if length else b""
+            self._stats.bytes += len(data)
+            return web.Response(status=status, body=data, headers=headers)
+        response = web.StreamResponse(status=status, headers=headers)
+        response.content_length = length
+        await response.prepare(request)
+        try:
+            while length > 0 and (data := os.pread(descriptor, min(length, SMALL_READ_BYTES), start)):
+                await response.write(data)
+                start, length = start + len(data), length - len(data)
+                self._stats.bytes += len(data)
+            if length > 0:
+                return cut(request, response)
+            await response.write_eof()
+        except ConnectionError:
+            pass
+        return response
+
+
+def cut(request: web.BaseRequest, response: web.StreamResponse | None = None) -> web.StreamResponse:
+    """End the connection without (the rest of) an answer."""
+    if request.transport is not None:
+        request.transport.abort()
+    return response or web.Response(status=500)
+
+
+def _bad_log(message: str) -> web.Response:
+    return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
+
+
+def _disposition(name: str) -> str:
+    if name.isascii():
+        return f'attachment; filename="{name}"'
+    encoded = quote(name)
+    return f"attachment; filename=\"{encoded}\"; filename*=UTF-8''{encoded}"
+
+
+def _check_directory(sandbox: Sandbox, cwd: str) -> None:
+    """Raises `BadCommand` unless `cwd` is empty or a directory of the sandbox."""
+    if not cwd:
+        return
+    prefix = "invalid request, validation error"
+    try:
+        path = wire.expand_path(cwd, sandbox.env)
+        about = sandbox.files.stat(path)
+    except wire.UndefinedVariables as error:
+        raise BadCommand(f'{prefix} cannot resolve working directory "{cwd}": {error}') from error
+    except FileNotFoundError as error:
+        reason = f"stat {path}: no such file or directory"
+        raise BadCommand(f"{prefix} working directory does not exist: {cwd}: {reason}") from error
+    except (OSError, ValueError) as error:
+        reason = wire.errno_text(error.errno or 22) if isinstance(error, OSError) else "invalid argument"
+        raise BadCommand(
+            f'{prefix} cannot access working directory "{cwd}": stat {path}: {reason}'
+        ) from error
+    if not stat.S_ISDIR(about.st_mode):
+        raise BadCommand(f"{prefix} working directory path is not a directory: {cwd}")
+
+
+async def _metrics() -> web.Response:
+    """The machine's processors and memory; takes a second, as the real one does."""
+    before = _processor_times()
+    await asyncio.sleep(METRICS_SECONDS)
+    busy, total = (now - then for now, then in zip(_processor_times(), before, strict=True))
+    with open("/proc/meminfo", encoding="ascii") as file:
+        memory = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    found: dict[str, Any] = {
+        "cpu_count": os.cpu_count() or 1,
+        "cpu_used_pct": 100 * busy / total if total else 0,
+        "mem_total_mib": memory["MemTotal"] / 1024,
+        "mem_used_mib": (memory["MemTotal"] - memory["MemAvailable"]) / 1024,
+        "timestamp": time.time_ns() // 1_000_000,
+    }
+    return replies.execd(200, wire.go_json(found))
+
+
+def _processor_times() -> tuple[int, int]:
+    with open("/proc/stat", encoding="ascii") as file:
+        times = [int(field) for field in file.readline().split()[1:9]]
+    return sum(times) - times[3] - times[4], sum(times)

@@ -1,0 +1,145 @@
+"""A sandbox's files, reached from outside: paths mean what they mean to a process in the sandbox.
+
+bwrap: every path is resolved in the sandbox's own root (`openat2` with `RESOLVE_IN_ROOT`), so that links and
+mounts lead where they lead inside and nowhere else.
+
+plain: paths are the machine's, but `/workspace` and the volumes' mount paths, in a request's `cwd` or `path`,
+mean the sandbox's own directories: a caller who mounts a volume on `/workspace` can start a command there and
+fetch its files in both modes. What a *command* calls `/workspace` is the machine's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from .isolation import Layout, Mount
+
+SYS_OPENAT2 = 437
+RESOLVE_IN_ROOT = 0x10
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
+
+
+def open_in_root(root: int, path: str, flags: int, mode: int = 0) -> int:
+    """Open `path` with directory descriptor `root` as `/`. Raises `OSError`."""
+    how = _OpenHow(flags | os.O_CLOEXEC, mode, RESOLVE_IN_ROOT)
+    encoded = os.fsencode(path)
+    descriptor = _libc.syscall(SYS_OPENAT2, root, encoded, ctypes.byref(how), ctypes.sizeof(how))
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return int(descriptor)
+
+
+class SandboxFiles:
+    """Opens, lists and removes by the sandbox's paths. Relative ones start at its workspace."""
+
+    def __init__(self, layout: Layout, mounts: Sequence[Mount], init: int) -> None:
+        """`init`: pid of the sandbox's first process in its name spaces, 0 in plain mode."""
+        self._root = os.open(f"/proc/{init}/root", os.O_PATH | os.O_DIRECTORY) if init else -1
+        targets = {
+            "/workspace": layout.files / "workspace",
+            **{m.target.rstrip("/"): m.source for m in mounts},
+        }
+        self._mapped = sorted(targets.items(), key=lambda item: -len(item[0]))
+
+    def close(self) -> None:
+        """Let go of the sandbox's root."""
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+    def place(self, path: str) -> str:
+        """The path to give to a process of the sandbox: as it is, or, in plain mode, the machine's."""
+        path = os.path.normpath(path if path.startswith("/") else "/workspace/" + path)
+        if self._root >= 0:
+            return path
+        for target, source in self._mapped:
+            if path == target or path.startswith(target + "/"):
+                return str(Path(str(source) + path[len(target) :]))
+        return path
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:
+        """A descriptor for `path`. Raises `OSError`."""
+        place = self.place(path)
+        if self._root < 0:
+            return os.open(place, flags, mode)
+        return open_in_root(self._root, place, flags, mode if flags & os.O_CREAT else 0)
+
+    def stat(self, path: str, follow: bool = True) -> os.stat_result:
+        """What `stat` or, without `follow`, `lstat` says inside. Raises `OSError`."""
+        descriptor = self.open(path, os.O_PATH | (0 if follow else os.O_NOFOLLOW))
+        try:
+            return os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def parent(self, path: str) -> tuple[int, str]:
+        """A descriptor of the directory that holds `path`, and the last component."""
+        place = os.path.normpath(path if path.startswith("/") else "/workspace/" + path)
+        directory, name = os.path.split(place)
+        return self.open(directory, os.O_PATH | os.O_DIRECTORY), name
+
+    def remove(self, path: str) -> None:
+        """Remove a file or link; a missing one is no error, a directory is `IsADirectoryError`."""
+        try:
+            if stat.S_ISDIR(self.stat(path).st_mode):
+                raise IsADirectoryError(errno.EISDIR, "path is a directory", path)
+            descriptor, name = self.parent(path)
+        except FileNotFoundError:
+            return
+        try:
+            os.unlink(name, dir_fd=descriptor)
+        except FileNotFoundError:
+            pass
+        finally:
+            os.close(descriptor)
+
+    def make_directories(self, path: str, mode: int = 0o777) -> None:
+        """`mkdir -p`. Raises `OSError`."""
+        place = os.path.normpath(path if path.startswith("/") else "/workspace/" + path)
+        missing: list[str] = []
+        while place != "/":
+            try:
+                if stat.S_ISDIR(self.stat(place).st_mode):
+                    break
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", place)
+            except FileNotFoundError:
+                missing.append(place)
+                place = os.path.dirname(place)
+        for place in reversed(missing):
+            descriptor, name = self.parent(place)
+            try:
+                os.mkdir(name, mode, dir_fd=descriptor)
+            except FileExistsError:
+                pass
+            finally:
+                os.close(descriptor)
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file or directory within the sandbox. Raises `OSError`."""
+        from_fd, from_name = self.parent(source)
+        try:
+            to_fd, to_name = self.parent(target)
+            try:
+                os.rename(from_name, to_name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
+            finally:
+                os.close(to_fd)
+        finally:
+            os.close(from_fd)
+
+    def names(self, path: str) -> list[str]:
+        """The entries of a directory, sorted. Raises `OSError`."""
+        descriptor = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return sorted(os.listdir(descriptor))
+        finally:
+            os.close(descriptor)
