@@ -24,17 +24,19 @@ fi
 set +C
 """
 
-# The shell is the one that runs this (execd chose it), found without the caller's PATH where that can be
-# done. The handler, not an ignore, which is inherited, lets the wrapper outlive the command's own trap: execd
-# kills the group when the first process ends. stderr is put aside for the shell's own "Killed"; `(exec ...)`
-# because dash applies a command's redirections in the waiting shell.
+# The shell is the one that runs this (execd chose it), found without the caller's PATH where that can be done: bash
+# and newer busybox know `exec -a`. Those two (not dash) have `[[`, and count how deep shells are nested. The handler,
+# not an ignore, which is inherited, lets the wrapper outlive the command's own trap: execd kills the group when the
+# first process ends. stderr is put aside for the shell's own "Killed"; `(exec ...)` because dash applies a command's
+# redirections in the waiting shell.
 RUN = r"""
 unset ONCEBOX_FENCE ONCEBOX_COMMAND
-set -- "$1" "$3" sh
-command -v sh >/dev/null || set -- "$1" "$2" /bin/sh
-if command -v shopt >/dev/null; then
-set -- "$1" "$2" bash; [ ! -e /proc/$$/exe ] || set -- "$1" "$2" "-a bash /proc/$$/exe"
-fi
+set -- "$1" "$3" "$0"
+if command -v shopt >/dev/null && [ -e /proc/$$/exe ]; then set -- "$1" "$2" "-a $0 /proc/$$/exe"
+elif command -v "$0" >/dev/null; then :
+elif command -v [[ >/dev/null; then set -- "$1" "$2" "-a $0 /proc/$$/exe"
+else set -- "$1" "$2" "/bin/$0"; fi
+! command -v [[ >/dev/null || SHLVL=$((SHLVL - 1))
 trap : HUP INT TERM; exec 3>&2 2>/dev/null
 (exec $3 -c "$2" 2>&3 3>&-); set -- "$1" $?
 """

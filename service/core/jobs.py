@@ -14,8 +14,7 @@ from service.core import cursors, identity, records
 from service.core.answers import Answer, Event, RawOutput
 from service.core.cursors import END, Cursor
 from service.core.reading import Chunk
-from service.core.records import JobBody
-from service.core.sandboxes import matches
+from service.core.records import JobBody, matches
 from service.core.states import ClaimState
 from service.messages import (
     DEFAULT_CHUNK,

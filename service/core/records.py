@@ -6,6 +6,7 @@ releases share one store during a rollout (a change that older ones can't read r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -219,6 +220,11 @@ def sandbox_view(sandbox_id: str, known: SandboxRecord | None, info: SandboxInfo
         created_at=rfc3339(info.created_at if info and info.created_at else shown.created_at),
         expires_at=rfc3339(info.expires_at if info and info.expires_at else shown.expires_at),
     )
+
+
+def matches(metadata: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Every wanted pair is there."""
+    return all(metadata.get(key) == value for key, value in wanted.items())
 
 
 RESERVED = "oncebox.io/"

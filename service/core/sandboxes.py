@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from service import errors
-from service.core import identity, pauses, records, rules
+from service.core import identity, listing, pauses, records, rules
 from service.core.answers import Answer
 from service.core.fence import RESERVED_VARIABLES
 from service.core.problems import not_executed, refusal
 from service.core.records import SandboxClaim, SandboxRecord
 from service.core.states import ClaimState
-from service.messages import CreateSandbox, Resources, Sandbox, SandboxState
+from service.messages import CreateSandbox, Resources, Sandbox, SandboxPage, SandboxState
 from service.ports.engine import (
     EngineError,
     Mount,
@@ -183,11 +183,11 @@ class Sandboxes:
         return None
 
     async def _reopen(
-        self, record: Record, order: Order, token: str, given_up: list[int]
+        self, record: Record, order: Order, token: str, given_up: Sequence[int]
     ) -> tuple[bool, Record | None]:
         claim = records.claim_body(record)
         body = msgspec.structs.replace(
-            claim, fingerprint=order.fingerprint, given_up=given_up, sandbox_id=None, failure=None
+            claim, fingerprint=order.fingerprint, given_up=list(given_up), sandbox_id=None, failure=None
         )
         return await self._store.reopen(
             record,
@@ -352,6 +352,20 @@ class Sandboxes:
         ready = await self._ready(sandbox_id, record, info)
         return records.sandbox_view(sandbox_id, record, info, ready=ready)
 
+    async def list(
+        self,
+        tenant: str,
+        *,
+        metadata: Mapping[str, str],
+        states: set[SandboxState],
+        page_size: int,
+        page_token: str | None,
+    ) -> SandboxPage:
+        """A tenant's sandboxes, newest first; see `core.listing`."""
+        return await listing.sandboxes(
+            self._core, tenant, metadata=metadata, states=states, page_size=page_size, page_token=page_token
+        )
+
     async def _asked(self, sandbox_id: str) -> SandboxInfo:
         try:
             return await self._engine.get_sandbox(sandbox_id)
@@ -434,8 +448,3 @@ class Sandboxes:
         self._alive.pop(sandbox_id, None)
         await self.remember(sandbox_id, msgspec.structs.replace(record, deleted=True))
         await self._core.follower.sandbox_ended(sandbox_id)
-
-
-def matches(metadata: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Every wanted pair is there."""
-    return all(metadata.get(key) == value for key, value in wanted.items())

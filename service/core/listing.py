@@ -1,0 +1,111 @@
+"""Lists of sandboxes: from the engine, by tenant label, each item checked again here.
+
+The engine pages by offset over newest first, so items move between its pages while they are read. Our token holds
+the last item's place in that order, so that a page neither repeats nor skips what was there all along.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from service import errors
+from service.core import records
+from service.core.problems import refusal
+from service.core.records import matches
+from service.messages import Sandbox, SandboxPage, SandboxState
+from service.ports.engine import EngineError, SandboxInfo
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+ENGINE_PAGE = 200
+LOOKED_AT = 1000
+"""Items that one list request looks at."""
+
+_TOKEN = re.compile(r"([0-9]{1,17}) ([0-9]{1,6}) ([A-Za-z0-9._-]{1,128})")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """After which item to go on: newest first by (``created`` in microseconds, ``id``), on about which engine page."""
+
+    created: int
+    page: int
+    id: str
+
+
+async def sandboxes(
+    core: Core,
+    tenant: str,
+    *,
+    metadata: Mapping[str, str],
+    states: set[SandboxState],
+    page_size: int,
+    page_token: str | None,
+) -> SandboxPage:
+    """A tenant's sandboxes, newest first. A page may be short, or empty with a token."""
+    after = _parse(page_token)
+    page = max(1, after.page - 1) if after else 1
+    wanted = {**metadata, f"{records.RESERVED}tenant": tenant}
+    found: list[SandboxInfo] = []
+    looked, more = 0, True
+    while more and looked < LOOKED_AT and len(found) <= page_size:
+        try:
+            listing = await core.engine.list_sandboxes(wanted, page=page, page_size=ENGINE_PAGE)
+        except EngineError as error:
+            raise refusal(error) from error
+        looked += ENGINE_PAGE
+        more = listing.has_next
+        for info in sorted(listing.items, key=_order, reverse=True):
+            if after is not None and _order(info) >= (after.created, after.id):
+                continue
+            after = Place(*_order(info)[:1], page, info.id)
+            if matches(info.metadata, wanted) and records.belongs(info, tenant, core.settings.secret):
+                found.append(info)
+            if len(found) > page_size:
+                break
+        page += 1
+    shown = [info for info in found[:page_size] if not states or info.state in states]
+    items = [await _view(core, tenant, info) for info in shown]
+    if len(found) > page_size:
+        last = found[page_size - 1]
+        return SandboxPage(items=items, next_page_token=_token(Place(_order(last)[0], page - 1, last.id)))
+    if more and after is not None:
+        return SandboxPage(items=items, next_page_token=_token(msgspec.structs.replace(after, page=page - 1)))
+    return SandboxPage(items=items)
+
+
+async def _view(core: Core, tenant: str, info: SandboxInfo) -> Sandbox:
+    raw = await core.store.get_sandbox(info.id)
+    known = records.sandbox_record(raw) if raw is not None else None
+    if known is not None and known.tenant != tenant:
+        known = None
+    ready = known is not None and known.ready and info.state is SandboxState.RUNNING
+    return records.sandbox_view(info.id, known, info, ready=ready)
+
+
+def _order(info: SandboxInfo) -> tuple[int, str]:
+    return int((info.created_at or 0.0) * 1_000_000), info.id
+
+
+def _token(place: Place) -> str:
+    plain = f"{place.created} {place.page} {place.id}"
+    return base64.urlsafe_b64encode(plain.encode()).rstrip(b"=").decode()
+
+
+def _parse(text: str | None) -> Place | None:
+    if text is None:
+        return None
+    try:
+        plain = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)).decode("ascii")
+        match = _TOKEN.fullmatch(plain)
+        if match is not None:
+            return Place(int(match[1]), int(match[2]), match[3])
+    except (ValueError, binascii.Error):
+        pass
+    raise errors.InvalidRequest.of("page_token", "is no token that this service made")
