@@ -1,0 +1,243 @@
+"""A job that somebody waits for: from a place to run it, over its output, to a place left tidy.
+
+Ctrl-C may come at any moment of this. The first one cancels the job and leaves everything in order within
+seconds; the second leaves at once, whatever that leaves behind, and says how to get back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+import msgspec
+
+from service.cli.following import BytesPrinter, EventPrinter, follow
+from service.cli.interrupts import Interrupts
+from service.cli.place import Place, connected, opened
+from service.cli.problems import sentence
+from service.cli.progress import Progress
+from service.cli.terminal import OutputWriter, print_json, say
+from service.cli.verdicts import in_words, verdict
+from service.errors import OnceboxError
+from service.messages import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from service.client import AsyncClient, AsyncJob, AsyncSandbox
+    from service.settings import Settings
+
+GRACE = 5.0
+"""Seconds that a cancelled job has to end before it is left to itself."""
+TIDY = 5.0
+"""Seconds for what is done at the end."""
+PATIENCE = 120.0
+"""Seconds in which creating and submitting are tried again."""
+DEFAULT_TIMEOUT = 3600
+"""Seconds: the service's own default for a job."""
+MARGIN = 600
+"""Seconds that a sandbox lives on after its job's deadline, in case nobody is there to delete it."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run, and where; None is the service's own default."""
+
+    command: str
+    sandbox: str | None = None
+    image: str | None = None
+    timeout: int | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] | None = None
+    key: str | None = None
+    detach: bool = False
+    as_json: bool = False
+
+    @property
+    def sandbox_timeout(self) -> int:
+        """Seconds that a sandbox made for this lives, should nobody delete it."""
+        return min((self.timeout or DEFAULT_TIMEOUT) + MARGIN, 86_400)
+
+
+async def attend(order: Order, settings: Settings) -> int:
+    """Carry the order out; the exit code."""
+    attended = Attended(order, settings)
+    with Interrupts(attended.leave) as interrupts:
+        attended.interrupts = interrupts
+        async with attended.progress:
+            return await attended.run()
+
+
+class Attended:
+    """One order, being carried out."""
+
+    interrupts: Interrupts
+
+    def __init__(self, order: Order, settings: Settings) -> None:
+        self._order = order
+        self._settings = settings
+        self.progress = Progress(OutputWriter())
+        printer = EventPrinter if order.as_json else BytesPrinter
+        self._printer = printer(self.progress)
+        self._place: Place | None = None
+        self._sandbox: AsyncSandbox | None = None
+        self._job: AsyncJob | None = None
+        self._keep = order.sandbox is not None or order.detach
+        """The sandbox stays when this is over."""
+
+    async def run(self) -> int:
+        """To the end, or to the first interrupt and what that takes."""
+        work = asyncio.create_task(self._work())
+        first = asyncio.create_task(self.interrupts.first.wait())
+        await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
+        first.cancel()
+        if work.done():
+            return work.result()
+        await self._stop(work)
+        return self.interrupts.exit_code
+
+    # -- the order itself
+
+    async def _work(self) -> int:
+        self.progress.state = lambda: "looking for the service" if self._settings.url else "starting"
+        async with opened(self._settings) as self._place, connected(self._place, deadline=PATIENCE) as client:
+            self.progress.state = lambda: "making a sandbox"
+            self._sandbox = await self._have_sandbox(client)
+            try:
+                return await self._run_in(self._sandbox)
+            finally:
+                await self._tidy(self._sandbox)
+
+    async def _have_sandbox(self, client: AsyncClient) -> AsyncSandbox:
+        order = self._order
+        if order.sandbox:
+            return client.sandbox(order.sandbox)
+        # With the job's key: a job's key counts within its sandbox, so the same job needs the same sandbox.
+        return await client.create_sandbox(image=order.image, timeout=order.sandbox_timeout, idempotency_key=order.key)
+
+    async def _run_in(self, sandbox: AsyncSandbox) -> int:
+        order = self._order
+        if self._stopping():
+            return self.interrupts.exit_code
+        self.progress.state = lambda: "submitting"
+        self._job = job = await sandbox.submit(
+            order.command, timeout=order.timeout, cwd=order.cwd, env=order.env, idempotency_key=order.key
+        )
+        if order.detach:
+            self._print_id(job)
+            return 0
+        if self._stopping():
+            await self._cancel(job)
+        return await self._follow(job)
+
+    async def _follow(self, job: AsyncJob) -> int:
+        assert job.info is not None, "just submitted"
+        self._printer.began(job.info)
+        try:
+            ended = await follow(job, self._printer, self.progress)
+        except OnceboxError:
+            self._keep |= not self._embedded
+            if not self._embedded:
+                say(f"the job goes on; get back to it with: oncebox logs -f {job.id}")
+            raise
+        except OSError:  # stdout takes no more: its reader went away, or the disk is full
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GRACE):
+                    await self._cancel(job)
+            raise
+        code, said = verdict(ended)
+        if said and not self._stopping():
+            say(said)
+        return code
+
+    def _stopping(self) -> bool:
+        """An interrupt came."""
+        return self.interrupts.first.is_set()
+
+    @property
+    def _embedded(self) -> bool:
+        return self._place is None or self._place.embedded
+
+    def _print_id(self, job: AsyncJob) -> None:
+        if self._order.as_json:
+            print_json(job.info)
+        else:
+            click.echo(job.id)
+        if sys.stderr.isatty():
+            say(f"follow it with: oncebox logs -f {job.id}")
+
+    async def _tidy(self, sandbox: AsyncSandbox) -> None:
+        if self._keep:
+            return
+        self.progress.state = lambda: "cleaning up"
+        try:
+            async with asyncio.timeout(TIDY):
+                await sandbox.delete()
+        except (OnceboxError, TimeoutError):
+            if not self._embedded:
+                say(f"the sandbox could not be deleted: oncebox sandboxes rm {sandbox.id}")
+
+    # -- the interrupts
+
+    async def _stop(self, work: asyncio.Task[int]) -> None:
+        """After the first one: cancel, wait a little, tidy up."""
+        job = self._job
+        if job is None and self._embedded:
+            say("stopped before the command was started.")
+            work.cancel()
+        elif job is None:
+            say("stopping; Ctrl-C again leaves at once.")
+        else:
+            say("cancelling the job; Ctrl-C again leaves at once.")
+            await self._within(asyncio.create_task(self._cancel(job)), work)
+        await asyncio.wait({work}, timeout=GRACE)
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work}, timeout=TIDY)
+        if not work.done():
+            self.leave()
+        self._say_how_it_stopped(work)
+
+    async def _within(self, cancelling: asyncio.Task[None], work: asyncio.Task[int]) -> None:
+        """Until the service took the wish; it need not answer once the job is over."""
+        await asyncio.wait({cancelling, work}, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _cancel(self, job: AsyncJob) -> None:
+        try:
+            await job.cancel()
+        except OnceboxError as error:
+            say(f"the job could not be cancelled: {sentence(error)}")
+
+    def _say_how_it_stopped(self, work: asyncio.Task[int]) -> None:
+        if not work.cancelled() and (error := work.exception()):
+            if isinstance(error, OnceboxError):
+                say(sentence(error))
+            return
+        job = self._job
+        if job is None or job.info is None:
+            return
+        if job.info.state is JobState.CANCELLED:
+            say("cancelled.")
+        elif job.info.state.terminal:
+            say(f"the command had ended by itself: {in_words(job.info)}.")
+        elif self._keep:
+            say(f"it has not ended yet; see it with: oncebox status {job.id}")
+        else:
+            say("it had not ended, and went with its sandbox.")
+
+    def leave(self) -> NoReturn:
+        """Leave this very moment, and say how to get back."""
+        job = self._job
+        if self._embedded:
+            say("left at once; the command went with the service in this process.")
+        elif job is None:
+            say("left at once; `oncebox ps` shows whether the job was started.")
+        else:
+            say(f"left at once; get back to the job with: oncebox logs -f {job.id}")
+            if not self._keep:
+                sandbox = self._sandbox.id if self._sandbox else ""
+                say(f"its sandbox stays until it expires, or: oncebox sandboxes rm {sandbox}")
+        os._exit(self.interrupts.exit_code)

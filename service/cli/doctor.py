@@ -1,0 +1,110 @@
+"""``oncebox doctor``: is everything there that the settings name, and if not, what is to be mended?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from service.cli.findings import Finding, judge_settings, wrong
+from service.cli.state import State, json_option, verbose_option
+from service.cli.tables import STYLES
+from service.cli.terminal import coloured, print_json, printable
+from service.settings import Settings, SettingsError, load
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+MARKS = {"ok": "ok", "warning": "warn", "wrong": "WRONG", "skipped": "-"}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  oncebox doctor                  # what is set, and what it leads to
+  oncebox doctor --try            # makes a sandbox, runs a command in it, deletes it
+  oncebox doctor --json | jq -r '.findings[] | select(.verdict == "wrong").mend'
+"""
+)
+@click.option("--try", "attempt", is_flag=True, help="Also make a sandbox, run a command in it and delete it.")
+@json_option
+@verbose_option
+@click.pass_obj
+def doctor(_: State, attempt: bool, as_json: bool) -> int:
+    """Check the settings and what they name (Redis, engine, service); exit code 1 if anything is wrong."""
+    findings = asyncio.run(_collect(attempt=attempt, show=not as_json))
+    counted = Counter(finding.verdict for finding in findings)
+    if as_json:
+        print_json({"healthy": not counted["wrong"], "findings": findings})
+    elif counted["wrong"]:
+        click.echo(f"\n{counted['wrong']} to mend.")
+    else:
+        click.echo("\nNothing is wrong.")
+    return 1 if counted["wrong"] else 0
+
+
+async def _collect(*, attempt: bool, show: bool) -> list[Finding]:
+    findings = []
+    async for finding in examine(attempt=attempt):
+        findings.append(finding)
+        if show:
+            _show(finding)
+    return findings
+
+
+async def examine(*, attempt: bool) -> AsyncIterator[Finding]:
+    """Look at everything, one finding at a time; nothing that fails stops the rest."""
+    from service.cli.looks import look_at_engine, look_at_service, look_at_store
+
+    with _Overheard("oncebox") as overheard:
+        try:
+            settings: Settings | None = load()
+        except SettingsError as error:
+            settings = None
+            yield wrong("settings", str(error), "Correct it, or unset it to have the default.")
+    if settings is None:
+        return
+    for finding in judge_settings(settings, overheard.last):
+        yield finding
+    for look in (
+        look_at_store(settings),
+        look_at_engine(settings, attempt=attempt),
+        look_at_service(settings, attempt=attempt),
+    ):
+        async for finding in look:
+            yield finding
+
+
+def _show(finding: Finding) -> None:
+    mark = MARKS[finding.verdict].ljust(5)
+    if coloured(sys.stdout):
+        mark = click.style(mark, fg=STYLES.get(finding.verdict, "bright_black"))
+    click.echo(f"{mark}  {finding.about}: {printable(finding.said)}")
+    if finding.mend:
+        click.echo(f"       {finding.mend}")
+
+
+class _Overheard(logging.Handler):
+    """Keeps what a logger says meanwhile, instead of showing it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._logger = logging.getLogger(name)
+        self.last: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()
+
+    def __enter__(self) -> _Overheard:
+        self._propagate = self._logger.propagate
+        self._logger.propagate = False
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = self._propagate

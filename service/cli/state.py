@@ -1,0 +1,76 @@
+"""What the options of the command line have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from service.cli.terminal import show_logs
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass
+class State:
+    """How this invocation speaks; shared by all of its contexts as ``ctx.obj``."""
+
+    verbose: bool = False
+    as_json: bool = False
+    failed: int = 1
+    """The exit code of an error: ``run`` leaves the small ones to its command."""
+
+
+def _note_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
+    ctx.ensure_object(State).as_json |= value
+    return value
+
+
+def _note_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(State).verbose = True
+        show_logs(verbose=True)
+
+
+def json_option(command: Command) -> Command:
+    """``--json``, as the argument ``as_json``. Eager: an error in what follows it is JSON as well."""
+    option = click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        is_eager=True,
+        callback=_note_json,
+        help="Print JSON, for programs.",
+    )
+    return option(command)
+
+
+def verbose_option(command: Command) -> Command:
+    """``-v``: show what the parts log."""
+    option = click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_note_verbose,
+        help="Show what the parts log, on stderr.",
+    )
+    return option(command)
+
+
+def pairs_option(*names: str, help: str) -> Callable[[Command], Command]:
+    """An option that may be given several times, each time as ``K=V``; the argument is a dictionary."""
+    return click.option(*names, multiple=True, metavar="K=V", callback=_pairs, help=help)
+
+
+def _pairs(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{word!r} is not of the form K=V.")
+        pairs[name] = value
+    return pairs
