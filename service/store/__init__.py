@@ -1,4 +1,4 @@
-"""Claims, kept output and indexes in Redis: one adapter for a server, Sentinel, Cluster, or in the process."""
+"""Claims, kept output and indexes in Redis: one adapter for a server, Sentinel, Cluster, or in process."""
 
 from service.store.adapter import RedisStore, open_store
 

@@ -44,6 +44,11 @@ class RedisStore(Claims, Indexes):
         """Ids of records as they change, from every replica; None when messages may have been lost."""
         return changes(self._link)
 
+    async def now(self) -> int:
+        """The store's time."""
+        seconds, micros = await self._link.command("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
     async def health(self) -> StoreHealth:
         """What the server says of itself."""
         if self._link.server.memory:
@@ -60,11 +65,11 @@ class RedisStore(Claims, Indexes):
         if info.get("aof_enabled") == "1":
             return "aof"
         try:
-            saved: list[bytes] = await self._link.command("CONFIG", "GET", "save")
+            saved = await self._link.command("CONFIG GET", "save")
         except StoreUnavailable:
             # Where CONFIG is closed to us, as in most managed servers.
             return None
-        return "rdb" if any(saved[1:]) else "none"
+        return "rdb" if _fields(saved).get("save") else "none"
 
     async def close(self) -> None:
         """Close every connection."""
@@ -72,9 +77,10 @@ class RedisStore(Claims, Indexes):
 
 
 def _fields(info: Any) -> dict[str, str]:
-    """``INFO`` as redis-py gives it: fields, or, on a cluster, fields by node."""
-    if isinstance(info, dict) and info and all(isinstance(value, dict) for value in info.values()):
-        info = next(iter(info.values()))
+    """An answer as redis-py gives it: fields, or, on a cluster, fields by node."""
+    by_node = [value for value in info.values() if isinstance(value, dict)]
+    if by_node and len(by_node) == len(info):
+        info = by_node[0]
     return {str(name): str(value) for name, value in dict(info).items()}
 
 

@@ -10,6 +10,7 @@ from redis.asyncio.client import PubSub
 from service.store import keys
 from service.store.link import Link
 from service.store.trouble import CAUGHT
+from service.store.urls import close
 
 PING_EVERY = 3.0
 """Seconds of silence after which the server is asked whether it is there."""
@@ -30,13 +31,13 @@ async def changes(link: Link) -> AsyncIterator[str | None]:
                 pause = BACKOFF[0]
                 yield id
         except CAUGHT:
-            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
+            await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(2 * pause, BACKOFF[1])
         finally:
             with suppress(*CAUGHT):
                 await subscription.aclose()
             with suppress(*CAUGHT):
-                await client.aclose()
+                await close(client)
 
 
 async def _subscribed(subscription: PubSub) -> AsyncIterator[str | None]:

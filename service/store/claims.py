@@ -41,7 +41,7 @@ class Claims(Kept, Part):
         """Make the claim where there is none."""
         kept = await packing.pack(request)
         who = (word("token", token), word("owner", owner))
-        done, record = await self._move("claim", id, *who, ms(lease), body, kept, acknowledged=True)
+        done, record = await self._move("claim", id, *who, ms(lease), body, kept, acknowledge=True)
         assert record is not None
         return done, record
 
@@ -51,7 +51,7 @@ class Claims(Kept, Part):
         """Become the owner of a CLAIMED claim whose lease ran out."""
         who = (word("token", token), word("owner", owner))
         return await self._move(
-            "take_over", seen.id, seen.token, seen.epoch, *who, ms(lease), acknowledged=True
+            "take_over", seen.id, seen.token, seen.epoch, *who, ms(lease), acknowledge=True
         )
 
     async def reopen(
@@ -69,12 +69,12 @@ class Claims(Kept, Part):
         kept = await packing.pack(request)
         who = (word("token", token), word("owner", owner))
         what = (ms(lease), int(next_attempt), body, kept)
-        return await self._move("reopen", seen.id, seen.token, seen.revision, *who, *what, acknowledged=True)
+        return await self._move("reopen", seen.id, seen.token, seen.revision, *who, *what, acknowledge=True)
 
     async def dispatch(self, mine: Record, *, lease: float, body: bytes) -> tuple[bool, Record | None]:
         """CLAIMED becomes DISPATCHED, once an epoch."""
         return await self._move(
-            "dispatch", mine.id, mine.token, mine.epoch, ms(lease), body, acknowledged=True
+            "dispatch", mine.id, mine.token, mine.epoch, ms(lease), body, acknowledge=True
         )
 
     async def renew(self, mine: Record, *, lease: float) -> tuple[bool, Record | None]:
@@ -128,10 +128,10 @@ class Claims(Kept, Part):
         return done, record
 
     async def _move(
-        self, name: str, id: str, *args: bytes | str | int, acknowledged: bool = False
+        self, name: str, id: str, *args: bytes | str | int, acknowledge: bool = False
     ) -> tuple[bool, Record | None]:
         step = call(name, keys.of_claim(id), id, *args)
-        return _answer(id, await self._link.script(step, acknowledged=acknowledged))
+        return _answer(id, await self._link.script(step, acknowledge=acknowledge))
 
     async def _final_output(self, id: str, append: Appended | None) -> bytes:
         """What is kept, with ``append``, in its last form.

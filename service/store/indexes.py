@@ -62,7 +62,7 @@ class Indexes(Part):
     async def due(self, *, limit: int, lease: float) -> list[str]:
         """Active jobs whose look is due, set back by ``lease``."""
         # Begins at any shard, so that none is always last.
-        first = random.randrange(keys.LOOK_SHARDS)  # noqa: S311
+        first = random.randrange(keys.LOOK_SHARDS)
         shards = keys.LOOKS[first:] + keys.LOOKS[:first]
         found: list[str] = []
         for some in self._slots(shards):

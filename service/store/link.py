@@ -1,134 +1,186 @@
 """The one way to Redis: bounded, with a deadline, and with one kind of error."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import AskError, NoScriptError, ReadOnlyError
+from redis.exceptions import NoScriptError, ReadOnlyError
 
 from service.errors import StoreUnavailable
-from service.store.scripts import Call
+from service.store.acknowledge import acknowledged
+from service.store.scripts import Args, Call
 from service.store.trouble import CAUGHT, unavailable
-from service.store.urls import Server
+from service.store.urls import Server, close
 
 DEADLINE = 4.0
 """Seconds for one command, the wait for a connection included."""
-ACKNOWLEDGE = 1.0
-"""Seconds that Redis replicas get for acknowledging a write."""
+TOGETHER = 32
+"""Commands at most that go out as one write: those that are asked for in one turn of the event loop."""
 
-T = TypeVar("T")
+
+class _Ask:
+    """A command that waits for its turn, and the future of its reply."""
+
+    __slots__ = ("alone", "args", "otherwise", "reply")
+
+    def __init__(self, args: Args, otherwise: Args, alone: Callable[[], Awaitable[Any]] | None) -> None:
+        self.args = args
+        self.otherwise = otherwise
+        """What to send where the server does not know the script."""
+        self.alone = alone
+        """Work that needs a connection for itself, in place of a command."""
+        self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def answer(self, answer: Any) -> None:
+        """Give the reply, or the error, to whoever still waits."""
+        if self.reply.done():
+            return
+        if isinstance(answer, CAUGHT):
+            self.reply.set_exception(unavailable(answer))
+        elif isinstance(answer, BaseException):
+            self.reply.set_exception(answer)
+        else:
+            self.reply.set_result(answer)
 
 
 class Link:
     """Runs commands and scripts. Any failure is ``StoreUnavailable``; nothing is sent again by itself.
 
-    The number of commands in flight is bounded here and not in the pools of redis-py: its pools for Sentinel
-    and Cluster raise where they are empty instead of waiting.
+    What is asked for waits here for one of ``max_connections`` turns, and not in the pools of redis-py: those
+    for Sentinel and Cluster raise where they are empty. One that nobody waits for any more is not sent. One
+    that was sent is read to its end although its caller has gone: a connection that is broken off in the
+    middle would hand the reply to the next.
     """
 
     def __init__(self, server: Server, *, max_connections: int, replicas: int = 0) -> None:
         self.server = server
         self.client: Redis | RedisCluster = server.open()
-        self._gate = asyncio.Semaphore(max_connections)
         self._replicas = replicas
+        self._free = max_connections
+        self._waiting: deque[_Ask] = deque()
+        self._flush_is_due = False
+        self._serving: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def command(self, *args: bytes | str | int) -> Any:
         """One command."""
-        return await self._run(lambda: self.client.execute_command(*args))
+        return (await self._all([self._ask(args)]))[0]
 
-    async def script(self, call: Call, *, acknowledged: bool = False) -> Any:
-        """One script. ``acknowledged``: by as many Redis replicas as the adapter was told to wait for."""
-        if acknowledged and self._replicas:
-            return await self._run(lambda: self._acknowledged(call))
-        return await self._run(lambda: self._script(call))
+    async def script(self, call: Call, *, acknowledge: bool = False) -> Any:
+        """One script. ``acknowledge``: by as many Redis replicas as the adapter was told to wait for."""
+        if acknowledge and self._replicas:
+            return (await self._all([self._ask((), alone=lambda: self._acknowledged(call))]))[0]
+        return (await self._all([self._ask(call.by_sha(), call.by_text())]))[0]
 
     async def scripts(self, calls: Sequence[Call]) -> list[Any]:
-        """Several scripts, in one round trip but on a cluster. Any of them may have been run when this raises."""
-        if len(calls) == 1 or self.server.cluster:
-            return list(await asyncio.gather(*(self.script(call) for call in calls)))
-        return await self._run(lambda: self._pipelined(calls))
+        """Several scripts, side by side. Any may have been run when it raises."""
+        return await self._all([self._ask(call.by_sha(), call.by_text()) for call in calls])
 
     async def close(self) -> None:
-        """Close every connection."""
-        await self.client.aclose()
+        """Close every connection. What is under way gets its time."""
+        self._closed = True
+        if self._serving:
+            _, late = await asyncio.wait(self._serving, timeout=DEADLINE)
+            for task in late:
+                task.cancel()
+        await close(self.client)
 
-    async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
-        try:
-            async with asyncio.timeout(DEADLINE), self._gate:
-                return await work()
-        except StoreUnavailable:
-            raise
-        except CAUGHT as error:
-            if isinstance(error, ReadOnlyError):
-                await self._forget_connections()
-            raise unavailable(error) from error
-
-    async def _script(self, call: Call) -> Any:
-        tail = (len(call.keys), *call.keys, *call.args)
-        try:
-            return await self.client.execute_command("EVALSHA", call.script.sha, *tail)
-        except NoScriptError:
-            return await self.client.execute_command("EVAL", call.script.text, *tail)
-
-    async def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
-        assert isinstance(self.client, Redis)
-        pipeline = self.client.pipeline(transaction=False)
-        for call in calls:
-            pipeline.execute_command("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
-        answers = await pipeline.execute(raise_on_error=False)
-        for index, answer in enumerate(answers):
-            if isinstance(answer, NoScriptError):
-                answers[index] = await self._script(calls[index])
-            elif isinstance(answer, Exception):
-                raise answer
-        return list(answers)
-
-    async def _acknowledged(self, call: Call) -> Any:
-        """The script and ``WAIT``, on one connection: ``WAIT`` counts for the writes of its own."""
-        wait = ("WAIT", self._replicas, int(ACKNOWLEDGE * 1000))
-        tail = (len(call.keys), *call.keys, *call.args)
-        answer, count = await self._together(call.keys[0], ("EVALSHA", call.script.sha, *tail), wait)
-        if isinstance(answer, NoScriptError):
-            answer, count = await self._together(call.keys[0], ("EVAL", call.script.text, *tail), wait)
-        for reply in (answer, count):
-            if isinstance(reply, Exception):
-                raise reply
-        if count < self._replicas:
-            raise StoreUnavailable(
-                f"{count} of {self._replicas} Redis replicas acknowledged the claim.", retry_after=1
-            )
-        return answer
-
-    async def _together(self, key: str, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, Any]:
-        if isinstance(self.client, RedisCluster):
-            return await self._together_on_node(self.client, key, first, second)
-        pipeline = self.client.pipeline(transaction=False)
-        pipeline.execute_command(*first)
-        pipeline.execute_command(*second)
-        one, two = await pipeline.execute(raise_on_error=False)
-        return one, two
+    def _ask(
+        self, args: Args, otherwise: Args = (), *, alone: Callable[[], Awaitable[Any]] | None = None
+    ) -> _Ask:
+        ask = _Ask(args, otherwise, alone)
+        if self._closed:
+            raise StoreUnavailable("The store is closed.")
+        self._waiting.append(ask)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        return ask
 
     @staticmethod
-    async def _together_on_node(
-        client: RedisCluster, key: str, first: tuple[Any, ...], second: tuple[Any, ...]
-    ) -> tuple[Any, Any]:
-        """On a node of the cluster. Redirections aren't followed one by one: both must go to one node."""
-        one: Any = None
-        two: Any = None
-        for _ in range(2):
-            # Follows a redirection, so that the map is right.
-            await client.execute_command("EXISTS", key)
-            node = client.get_node_from_key(key)
-            pipeline = client.pipeline()
-            for args in (first, second):
-                pipeline.execute_command(*args, target_nodes=node)
-            one, two = await pipeline.execute(raise_on_error=False, allow_redirections=False)
-            if not isinstance(one, AskError):
+    async def _all(asks: Sequence[_Ask]) -> list[Any]:
+        try:
+            async with asyncio.timeout(DEADLINE):
+                if len(asks) == 1:
+                    return [await asks[0].reply]
+                return await asyncio.gather(*(ask.reply for ask in asks))
+        except TimeoutError as error:
+            raise unavailable(error) from error
+
+    def _flush(self) -> None:
+        """Send what waits, as far as there are connections."""
+        self._flush_is_due = False
+        while self._free and (asks := self._take()):
+            self._free -= 1
+            task = asyncio.get_running_loop().create_task(self._serve(asks))
+            self._serving.add(task)
+            task.add_done_callback(self._served)
+
+    def _take(self) -> list[_Ask]:
+        most = 1 if self.server.cluster else TOGETHER
+        asks: list[_Ask] = []
+        while self._waiting and len(asks) < most:
+            if asks and self._waiting[0].alone:
                 break
-        return one, two
+            ask = self._waiting.popleft()
+            if ask.reply.done():
+                continue
+            asks.append(ask)
+            if ask.alone:
+                break
+        return asks
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._serving.discard(task)
+        self._free += 1
+        if self._waiting:
+            self._flush()
+
+    async def _serve(self, asks: list[_Ask]) -> None:
+        """Send, and answer everybody: no failure is left in this task."""
+        answers: Sequence[Any]
+        try:
+            answers = await self._send(asks)
+        except Exception as error:  # noqa: BLE001
+            answers = [error] * len(asks)
+        except BaseException:
+            for ask in asks:
+                ask.reply.cancel()
+            raise
+        for ask, answer in zip(asks, answers, strict=True):
+            ask.answer(answer)
+        if any(isinstance(answer, ReadOnlyError) for answer in answers):
+            await self._forget_connections()
+
+    async def _send(self, asks: list[_Ask]) -> Sequence[Any]:
+        if len(asks) == 1:
+            return [await self._send_one(asks[0])]
+        assert isinstance(self.client, Redis)
+        pipeline = self.client.pipeline(transaction=False)
+        for ask in asks:
+            pipeline.execute_command(*ask.args)
+        answers = await pipeline.execute(raise_on_error=False)
+        for index, ask in enumerate(asks):
+            if isinstance(answers[index], NoScriptError) and ask.otherwise:
+                answers[index] = await self.client.execute_command(*ask.otherwise)
+        return answers
+
+    async def _send_one(self, ask: _Ask) -> Any:
+        if ask.alone:
+            return await ask.alone()
+        try:
+            return await self.client.execute_command(*ask.args)
+        except NoScriptError:
+            if not ask.otherwise:
+                raise
+            return await self.client.execute_command(*ask.otherwise)
+
+    async def _acknowledged(self, call: Call) -> Any:
+        return await acknowledged(self.client, call, self._replicas)
 
     async def _forget_connections(self) -> None:
-        """What answered as a replica was the master once: look it up anew."""
+        """What answers as a replica was the master once: look it up anew."""
         if isinstance(self.client, Redis):
             await self.client.connection_pool.disconnect(inuse_connections=False)

@@ -7,6 +7,9 @@ from importlib.resources import files
 
 import msgspec
 
+Args = tuple[bytes | str | int, ...]
+"""A command as it is sent."""
+
 _PRELUDE = "prelude"
 
 
@@ -23,7 +26,15 @@ class Call(msgspec.Struct, frozen=True):
 
     script: Script
     keys: tuple[str, ...]
-    args: tuple[bytes | str | int, ...] = ()
+    args: Args = ()
+
+    def by_sha(self) -> Args:
+        """The command that runs a script which the server knows."""
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+    def by_text(self) -> Args:
+        """The command that runs it in any case, and makes it known."""
+        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.args)
 
 
 @cache

@@ -74,4 +74,6 @@ def unavailable(error: BaseException) -> StoreUnavailable:
         sentence = next(
             (said for kinds, said in _SENTENCES if isinstance(error, kinds)), "Redis refused the command."
         )
-    return StoreUnavailable(sentence, retry_after=RETRY_AFTER)
+    said = StoreUnavailable(sentence, retry_after=RETRY_AFTER)
+    said.__cause__ = error
+    return said

@@ -10,6 +10,7 @@ from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 CONNECT_TIMEOUT = 1.0
@@ -51,20 +52,22 @@ def server(url: str, max_connections: int) -> Server:
             )
 
 
-async def _handshake(connection: Any) -> None:
-    """The first exchange on a connection. One that is broken off leaves replies behind, so it is closed."""
-    try:
-        await connection.on_connect()
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
+async def close(client: Redis | RedisCluster) -> None:
+    """Close a client's connections, those too that redis-py leaves open."""
+    await client.aclose()
+    if isinstance(client, RedisCluster):
+        # After a failure `aclose` takes the client for one that was never opened.
+        await client.nodes_manager.aclose()
+        await client.nodes_manager.aclose("startup_nodes")
+    elif isinstance(pool := client.connection_pool, SentinelConnectionPool):
+        for sentinel in pool.sentinel_manager.sentinels:
+            await sentinel.aclose()
 
 
 def _settings(max_connections: int) -> dict[str, Any]:
     """The client library sends nothing twice: a write whose reply was lost is the caller's to repeat."""
     return {
         "retry": Retry(NoBackoff(), 0),
-        "retry_on_error": [],
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": REPLY_TIMEOUT,
         "socket_keepalive": True,
@@ -72,7 +75,6 @@ def _settings(max_connections: int) -> dict[str, Any]:
         "protocol": 2,
         "decode_responses": False,
         "client_name": "oncebox",
-        "redis_connect_func": _handshake,
         "max_connections": max_connections,
     }
 
@@ -130,7 +132,7 @@ def _sentinel(parts: SplitResult, max_connections: int) -> Server:
     common = _credentials(parts) | _tls(parts)
     # A Sentinel has no database, and knows nothing of the server's password.
     asked = (
-        _settings(2)
+        _settings(max_connections)
         | _tls(parts)
         | {
             "socket_connect_timeout": SENTINEL_TIMEOUT,
@@ -165,7 +167,7 @@ def _cluster(parts: SplitResult, max_connections: int) -> Server:
     def subscriber(over: Redis | RedisCluster) -> Redis:
         """Any node of the cluster hears what is published on any other."""
         known = over.get_primaries() if isinstance(over, RedisCluster) else []
-        host, port = random.choice([(node.host, int(node.port)) for node in known] or hosts)  # noqa: S311
+        host, port = random.choice([(node.host, int(node.port)) for node in known] or hosts)
         return Redis(host=host, port=port, **(_settings(1) | common))
 
     return Server(cluster=True, open=client, subscriber=subscriber)

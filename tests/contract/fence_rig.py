@@ -1,0 +1,260 @@
+"""Places where a fenced command can run: a shell of this machine started as execd starts it, or a real engine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+import urllib.parse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from service.core import fence
+from service.core.fence import Boot
+
+SIGNALS = {
+    "hangup": 1,
+    "interrupt": 2,
+    "quit": 3,
+    "aborted": 6,
+    "killed": 9,
+    "user defined signal 1": 10,
+    "segmentation fault": 11,
+    "broken pipe": 13,
+    "alarm clock": 14,
+    "terminated": 15,
+}
+"""Go's words for a signal that ended a command."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code (128 + n for signal n), and all that it printed."""
+
+    code: int
+    output: bytes
+    name: str = ""
+    """The engine's id of the command, or the process's."""
+    status_size: int = 0
+
+
+class Place(Protocol):
+    """Runs texts as execd's background commands run."""
+
+    directory: str
+    """Where fences stand; new and empty."""
+
+    def run(
+        self,
+        text: str,
+        env: dict[str, str] | None = None,
+        *,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        interrupt: float | None = None,
+        settle: float = 0.0,
+    ) -> Ended:
+        """Run a text to its end."""
+        ...
+
+
+def boot_mark(place: Place) -> Boot | None:
+    """The place's boot mark, made where it is missing."""
+    return fence.parse_ready(place.run(fence.ready(place.directory, secrets.token_hex(16))).output.decode()).boot
+
+
+def fenced(
+    place: Place, command: str, token: str, env: dict[str, str] | None = None, **how: Any
+) -> tuple[str, dict[str, str]]:
+    """The text and the environment that run a command behind a fence. `boot` is the place's own if not given."""
+    if "boot" not in how:
+        boot = boot_mark(place)
+        how["boot"] = boot and boot.text
+    how = {"directory": place.directory, "fingerprint": "f" * 32, "timeout": 60, **how}
+    return fence.wrapper(command, env or {}, token=token, **how)
+
+
+@dataclass
+class Shell:
+    """A shell of this machine. Processes are started as execd's `runBackgroundCommand` does it."""
+
+    name: str
+    home: Path
+    directory: str = ""
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    prefix: tuple[str, ...] = ()
+    """A program that starts the shell in other surroundings."""
+
+    def __post_init__(self) -> None:
+        self.directory = self.directory or str(self.home / "fences")
+        self.bin = self.home / "bin"
+        self.bin.mkdir(parents=True)
+        if self.name == "busybox":
+            busybox = shutil.which("busybox")
+            assert busybox
+            subprocess.run([busybox, "--install", "-s", str(self.bin)], check=True)
+            self.path = str(self.bin)
+        else:
+            (self.bin / "sh").symlink_to("/bin/dash")
+            if self.name == "bash":
+                (self.bin / "bash").symlink_to("/bin/bash")
+            self.path = f"{self.bin}:/usr/local/bin:/usr/bin:/bin"
+
+    @staticmethod
+    def missing(name: str) -> str | None:
+        """Why this shell can't be tried here, or None."""
+        return None if shutil.which(name) else f"there is no {name} on this machine"
+
+    def start(
+        self, text: str, env: dict[str, str] | None = None, *, cwd: str | None = None
+    ) -> tuple[subprocess.Popen[bytes], Path]:
+        """A process in its own group, without input, its two outputs in one file."""
+        output = self.home / f"{secrets.token_hex(16)}.output"
+        word = "bash" if self.name == "bash" else "sh"
+        base = {"PATH": self.path, "HOME": str(self.home), "LANG": "C.UTF-8"}
+        with output.open("wb") as out:
+            process = subprocess.Popen(
+                [*self.prefix, word, "-c", text],
+                executable=None if self.prefix else str(self.bin / word),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=base | (env or {}),
+                cwd=cwd or self.home,
+                process_group=0,
+            )
+        self.started.append(process)
+        return process, output
+
+    def finish(self, process: subprocess.Popen[bytes], *, timeout: float | None, interrupt: float | None) -> int:
+        """Wait for the end as execd does, which kills the rest of the group then."""
+        begin = time.monotonic()
+        if interrupt is not None:
+            time.sleep(interrupt)
+            self._signal(process, signal.SIGTERM)
+            timeout = time.monotonic() - begin + 3.0
+        try:
+            code = process.wait(timeout if timeout is not None else 30)
+        except subprocess.TimeoutExpired:
+            self._signal(process, signal.SIGKILL)
+            code = process.wait(10)
+        self._signal(process, signal.SIGKILL)
+        return 128 - code if code < 0 else code
+
+    def run(
+        self,
+        text: str,
+        env: dict[str, str] | None = None,
+        *,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        interrupt: float | None = None,
+        settle: float = 0.0,
+    ) -> Ended:
+        process, output = self.start(text, env, cwd=cwd)
+        code = self.finish(process, timeout=timeout, interrupt=interrupt)
+        time.sleep(settle)
+        return Ended(code, output.read_bytes(), str(process.pid))
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self.started:
+            if process.poll() is None:
+                self._signal(process, signal.SIGKILL)
+                process.wait()
+
+    @staticmethod
+    def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            pass
+
+
+class Execd:
+    """An execd at a URL: a real one, or the local engine's."""
+
+    def __init__(self, url: str, directory: str, headers: dict[str, str] | None = None) -> None:
+        self._base = urllib.parse.urlsplit(url)
+        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        self.directory = directory
+
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        """One request."""
+        connection, response = self._open(method, path, body)
+        try:
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def submit(self, text: str, env: dict[str, str] | None = None, **more: Any) -> str:
+        """Start a command in the background; its id."""
+        body = {"command": text, "background": True, "envs": env or {}, **more}
+        connection, response = self._open("POST", "/command", body)
+        name = ""
+        try:
+            assert response.status == 200, response.read()
+            for line in response:
+                event = json.loads(line) if line.strip() else {}
+                name = event["text"] if event.get("type") == "init" else name
+                if event.get("type") == "execution_complete" or "code" in event:
+                    break
+        finally:
+            connection.close()
+        assert name
+        return name
+
+    def wait(self, name: str, limit: float = 30.0) -> tuple[int, int]:
+        """The exit code of a command, and the size of its status."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            code, body = self.call("GET", f"/command/status/{name}")
+            if code == 200 and not (status := json.loads(body))["running"]:
+                error = status.get("error") or ""
+                if status["exit_code"] == -1 and error.startswith("signal: "):
+                    return 128 + SIGNALS[error[8:].removesuffix(" (core dumped)")], len(body)
+                return status["exit_code"], len(body)
+            time.sleep(0.01)
+        raise AssertionError(f"{name} still runs")
+
+    def output(self, name: str) -> bytes:
+        """All that a command printed."""
+        code, body = self.call("GET", f"/command/{name}/logs")
+        assert code == 200, body
+        return body
+
+    def run(
+        self,
+        text: str,
+        env: dict[str, str] | None = None,
+        *,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        interrupt: float | None = None,
+        settle: float = 0.0,
+    ) -> Ended:
+        more: dict[str, Any] = {"cwd": cwd} if cwd else {}
+        if timeout:
+            more["timeout"] = int(timeout * 1000)
+        name = self.submit(text, env, **more)
+        if interrupt is not None:
+            time.sleep(interrupt)
+            code, body = self.call("DELETE", f"/command?id={name}")
+            assert code == 200, body
+        code, size = self.wait(name)
+        time.sleep(settle)
+        return Ended(code, self.output(name), name, size)
+
+    def _open(
+        self, method: str, path: str, body: object
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection(self._base.hostname or "", self._base.port, timeout=60)
+        data = None if body is None else json.dumps(body)
+        connection.request(method, self._base.path.rstrip("/") + path, data, self._headers)
+        return connection, connection.getresponse()
