@@ -6,7 +6,8 @@ import functools
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 import msgspec
 
@@ -46,6 +47,9 @@ def describe(endpoints: Sequence[routes.Endpoint[Any]]) -> dict[str, Any]:
     kinds = _kinds(endpoints)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
     by_kind = dict(zip(map(_name, kinds), schemas, strict=True))
+    for endpoint in endpoints:
+        if len(parts := _parts(endpoint.answer)) > 1:
+            by_kind[_name(endpoint.answer)] = {"anyOf": [by_kind[_name(part)] for part in parts]}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.shown_path, {})[endpoint.method.lower()] = _operation(endpoint, by_kind)
@@ -74,7 +78,13 @@ def _kinds(endpoints: Sequence[routes.Endpoint[Any]]) -> list[Any]:
     bodies = [endpoint.kind for endpoint in endpoints if endpoint.takes_body]
     answers = [endpoint.answer for endpoint in endpoints if endpoint.answer is not None]
     events = [messages.OutputEvent, messages.ExecStart, messages.ExecText]
-    return list({_name(kind): kind for kind in [*bodies, *answers, *events, messages.Problem]}.values())
+    kinds = [part for kind in [*bodies, *answers, *events, messages.Problem] for part in _parts(kind)]
+    return list({_name(kind): kind for kind in kinds}.values())
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    """The members of a union; else the type itself."""
+    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
 
 
 def _operation(endpoint: routes.Endpoint[Any], schemas: dict[str, Any]) -> dict[str, Any]:
