@@ -94,7 +94,7 @@ class Attended:
         first = asyncio.create_task(self.interrupts.first.wait())
         await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
         first.cancel()
-        if work.done():
+        if not self._stopping():
             return work.result()
         await self._stop(work)
         return self.interrupts.exit_code
@@ -185,7 +185,9 @@ class Attended:
     async def _stop(self, work: asyncio.Task[int]) -> None:
         """After the first one: cancel, wait a little, tidy up."""
         job = self._job
-        if job is None and self._embedded:
+        if work.done():
+            pass
+        elif job is None and self._embedded:
             say("stopped before the command was started.")
             work.cancel()
         elif job is None:

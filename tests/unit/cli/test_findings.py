@@ -37,9 +37,7 @@ def test_a_good_redis_is_good() -> None:
         (StoreHealth(), "Redis persistence", "warning", "append-only"),
     ),
 )
-def test_what_is_wrong_with_redis_comes_with_its_mend(
-    health: StoreHealth, about: str, verdict: str, mend: str
-) -> None:
+def test_what_is_wrong_with_redis_comes_with_its_mend(health: StoreHealth, about: str, verdict: str, mend: str) -> None:
     (finding,) = (finding for finding in judge_store(health) if finding.about == about)
 
     assert finding.verdict == verdict
@@ -70,9 +68,7 @@ def test_unknown_names_are_a_warning() -> None:
         (None, None, "wrong"),
     ),
 )
-def test_two_tenants_need_a_secret(
-    tmp_path: Path, content: str | None, secret: str | None, verdict: str
-) -> None:
+def test_two_tenants_need_a_secret(tmp_path: Path, content: str | None, secret: str | None, verdict: str) -> None:
     path = tmp_path / "tenants.toml"
     if content is not None:
         path.write_text(content)

@@ -9,7 +9,7 @@ import pytest
 
 from service.cli import progress as progress_module
 from service.cli.progress import ERASE, Progress
-from service.cli.terminal import OutputWriter, printable
+from service.cli.terminal import OutputWriter, printable, say
 
 EVERY_BYTE = bytes(range(256)) * 300
 
@@ -119,15 +119,13 @@ async def test_a_message_does_not_join_an_open_line_of_output(monkeypatch: pytes
     terminal = one_terminal(monkeypatch)
     async with Progress(OutputWriter(io.BytesIO())) as progress:
         await progress.write(b"no line end")
-        progress.say("stopping")
+        say("stopping")
 
     assert "\noncebox: stopping\n" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("term", ("dumb", "pipe"))
-async def test_without_a_terminal_there_is_no_progress_line(
-    monkeypatch: pytest.MonkeyPatch, term: str
-) -> None:
+async def test_without_a_terminal_there_is_no_progress_line(monkeypatch: pytest.MonkeyPatch, term: str) -> None:
     terminal = one_terminal(monkeypatch)
     monkeypatch.setenv("TERM", term)
     stream = terminal if term == "dumb" else io.StringIO()
