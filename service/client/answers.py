@@ -150,13 +150,9 @@ def _unexpected(answer: Answer, *, passing: bool, wait: float | None = None) -> 
     return unreadable(answer, detail, passing=passing, wait=wait)
 
 
-def unreadable(
-    answer: Answer, detail: str, *, passing: bool = True, wait: float | None = None
-) -> UnexpectedAnswer:
+def unreadable(answer: Answer, detail: str, *, passing: bool = True, wait: float | None = None) -> UnexpectedAnswer:
     """The error for an answer that Oncebox does not give."""
-    error = UnexpectedAnswer(
-        detail, retry_after=wait, request_id=answer.headers.get("x-request-id"), retryable=passing
-    )
+    error = UnexpectedAnswer(detail, retry_after=wait, request_id=answer.headers.get("x-request-id"), retryable=passing)
     vars(error)["status"] = answer.status
     return error
 

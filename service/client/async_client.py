@@ -101,9 +101,7 @@ class AsyncClient:
             "timeout": timeout,
             "workspace_owner": workspace_owner,
         }
-        made = await self._driver.run(
-            self._calls.create_sandbox(body, wait_ready=wait_ready, key=idempotency_key)
-        )
+        made = await self._driver.run(self._calls.create_sandbox(body, wait_ready=wait_ready, key=idempotency_key))
         info = made.message
         sandbox = AsyncSandbox(self._calls, self._driver, info.sandbox_id, info, replayed=made.replayed)
         sandbox._idempotency_key = made.idempotency_key

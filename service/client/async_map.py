@@ -14,9 +14,7 @@ from .results import MapResult
 class AsyncMap:
     """Carries tasks through, ``concurrency`` at a time."""
 
-    def __init__(
-        self, calls: Calls, driver: AsyncDriver, tasks: AsyncIterator[Task], concurrency: int
-    ) -> None:
+    def __init__(self, calls: Calls, driver: AsyncDriver, tasks: AsyncIterator[Task], concurrency: int) -> None:
         self._calls = calls
         self._driver = driver
         self._tasks = tasks

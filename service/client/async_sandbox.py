@@ -79,9 +79,7 @@ class AsyncSandbox(SandboxView):
         """
         body = self._body(command, timeout, cwd, env, metadata)
         made = await self._driver.run(self._calls.submit(body, key=idempotency_key))
-        job = AsyncJob(
-            self._calls, self._driver, made.message.command_id, made.message, replayed=made.replayed
-        )
+        job = AsyncJob(self._calls, self._driver, made.message.command_id, made.message, replayed=made.replayed)
         job._idempotency_key = made.idempotency_key
         return job
 
@@ -140,9 +138,7 @@ class AsyncSandbox(SandboxView):
             OnceboxError: as in :meth:`submit`.
         """
         if runs_as_exec(timeout, metadata):
-            done = await self.exec(
-                command, timeout=timeout, cwd=cwd, env=env, idempotency_key=idempotency_key
-            )
+            done = await self.exec(command, timeout=timeout, cwd=cwd, env=env, idempotency_key=idempotency_key)
             result = result_of_exec(done, self._id)
             return result.check() if check else result
         job = await self.submit(

@@ -54,9 +54,7 @@ class Calls:
     ) -> Flow[Made[Sandbox]]:
         """``POST /v1/sandboxes``."""
         waits = float(DEFAULT_WAIT_READY if wait_ready is None else wait_ready)
-        return self._make(
-            "/v1/sandboxes", {**body, "wait_ready": wait_ready}, Sandbox, key=key, patience=waits
-        )
+        return self._make("/v1/sandboxes", {**body, "wait_ready": wait_ready}, Sandbox, key=key, patience=waits)
 
     def sandbox(self, sandbox_id: str) -> Flow[Sandbox]:
         """``GET /v1/sandboxes/{id}``."""
@@ -67,9 +65,7 @@ class Calls:
     ) -> Flow[SandboxPage]:
         """``GET /v1/sandboxes``, one page."""
         query = _listing({}, metadata, state, page_size, token)
-        return call(
-            self.terms, self._get("/v1/sandboxes", query), lambda answer: decoded(answer, SandboxPage)
-        )
+        return call(self.terms, self._get("/v1/sandboxes", query), lambda answer: decoded(answer, SandboxPage))
 
     def renew(self, sandbox_id: str, timeout: int) -> Flow[Sandbox]:
         """``POST /v1/sandboxes/{id}/renew``."""
@@ -99,8 +95,9 @@ class Calls:
             try:
                 answer = yield from ask(terms, request, deadline)
                 fault = fault_of(answer, of_job=False, now=terms.wall())
-                if fault is None:
+                if fault is None and answer.status == 204:
                     return
+                fault = fault or Fault(unreadable(answer, f"HTTP {answer.status} to a DELETE"), passing=True)
             except Fault as caught:
                 fault = caught
             if tries.failed and isinstance(fault.error, SandboxNotFound):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class Hooks:
     """Where a client gets time, chance and its transport from. For tests; no part of the public interface."""
 
     terms: Terms = field(default_factory=Terms)
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] | None = None
     async_sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     sync_transport: Callable[[Target], SyncSender] | None = None
     async_transport: Callable[[Target], AsyncSender] | None = None
@@ -71,39 +72,40 @@ class Stopped(Exception):
 class SyncDriver:
     """Carries flows through, one step after the other, in the caller's thread."""
 
-    def __init__(self, sender: SyncSender, sleep: Callable[[float], None]) -> None:
+    def __init__(self, sender: SyncSender, sleep: Callable[[float], None] | None = None) -> None:
         self.sender = sender
         self._sleep = sleep
 
-    def with_sleep(self, sleep: Callable[[float], None]) -> SyncDriver:
-        """A driver on the same connections that sleeps in another way."""
-        return SyncDriver(self.sender, sleep)
-
-    def run(self, flow: Flow[T], stopped: Callable[[], bool] | None = None) -> T:
+    def run(self, flow: Flow[T], stop: threading.Event | None = None) -> T:
         """The outcome of ``flow``.
 
         Raises:
-            Stopped: ``stopped()`` became true between two steps.
+            Stopped: ``stop`` was set before the flow was through.
         """
         reply: Reply = None
         try:
             while True:
-                if stopped is not None and stopped():
+                if stop is not None and stop.is_set():
                     raise Stopped
                 try:
                     step = flow.send(reply)
                 except StopIteration as end:
                     outcome: T = end.value
                     return outcome
-                reply = self._do(step)
+                reply = self._do(step, stop)
         finally:
             flow.close()
 
-    def _do(self, step: Step) -> Reply:
+    def _do(self, step: Step, stop: threading.Event | None) -> Reply:
         if isinstance(step, Request):
             return self.sender.send(step)
         if isinstance(step, Pause):
-            self._sleep(step.seconds)
+            if self._sleep is not None:
+                self._sleep(step.seconds)
+            elif stop is not None:
+                stop.wait(step.seconds)
+            else:
+                time.sleep(step.seconds)
         elif isinstance(step, Reset):
             self.sender.reset()
         return None

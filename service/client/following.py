@@ -8,7 +8,7 @@ The rules:
   comes early, the next read waits: 2 s, growing to 15 s, back to 2 s when output or a new state comes.
 - A job is over by a terminal state, or a structured ``JOB_NOT_FOUND``, and by nothing else. After a terminal
   state it is read on until the answer says that the output is complete or that no more can be had (a null
-  cursor), or until one more read succeeded and brought nothing.
+  cursor), or, where neither is ever said, until two reads succeeded and brought nothing.
 """
 
 # ruff: noqa: TID252
@@ -38,6 +38,8 @@ DRAIN_WAIT = 5
 """Seconds that a read after the terminal state waits for more."""
 DEAD_AFTER = 15.0
 """Seconds without a byte, after the long poll's own, after which a read's connection counts as dead."""
+EMPTY_AT_END = 2
+"""Reads of a finished job that succeed and bring nothing: then that is all, whether the service says so or not."""
 UNREADABLE_AT_END = 5
 """Reads of a finished job that say both "could not be read" and "no more": then there is no more."""
 BUGS_BORNE = 4
@@ -80,6 +82,7 @@ class Follower:
         self._last_chance = False
         self._terminal_seen = False
         self._skipped = 0
+        self._empty = 0
         self._unreadable = 0
         self._bugs = 0
         self._interval = POLL_FIRST
@@ -119,9 +122,7 @@ class Follower:
 
     def _too_late(self) -> DeadlineExceeded:
         state = f" ({self.last.state.value} when last seen)" if self.last else ""
-        error = DeadlineExceeded(
-            f"job {self._command_id} is not over yet{state}", command_id=self._command_id
-        )
+        error = DeadlineExceeded(f"job {self._command_id} is not over yet{state}", command_id=self._command_id)
         error.__cause__ = self._tries.last if self._tries.failed else None
         return error
 
@@ -250,11 +251,11 @@ class Follower:
             return self._unreadable >= UNREADABLE_AT_END
         if read.output_complete or read.cursor is None:
             return not read.more
-        return self._terminal_seen and not news and not read.more
+        if self._terminal_seen and not news and not read.more:
+            self._empty += 1
+        return self._empty >= EMPTY_AT_END
 
-    def _pace(
-        self, read: JobRead, piece: Piece | None, *, new_state: bool, asked: int, elapsed: float
-    ) -> None:
+    def _pace(self, read: JobRead, piece: Piece | None, *, new_state: bool, asked: int, elapsed: float) -> None:
         if piece is not None or new_state:
             self._interval = POLL_FIRST
             at_once = read.more and piece is not None

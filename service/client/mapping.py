@@ -68,9 +68,7 @@ class Task:
                 joined.take(piece)
             assert follower.last is not None
             result = result_of_job(follower.last, joined.text, joined.skipped_bytes)
-            return MapResult(
-                sandbox_id=self.sandbox_id, idempotency_key=self.key, command_id=command_id, result=result
-            )
+            return MapResult(sandbox_id=self.sandbox_id, idempotency_key=self.key, command_id=command_id, result=result)
         except OnceboxError as error:
             return MapResult(
                 sandbox_id=self.sandbox_id,

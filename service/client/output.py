@@ -59,9 +59,7 @@ class Unsaid(Generic[S]):
     def beyond(self, content: S, *, replaces: bool) -> S:
         """The part of ``content`` to give away now."""
         if replaces and self._count:
-            begins_alike = (
-                len(content) >= self._count and _hash(content[: self._count]) == self._hash.digest()
-            )
+            begins_alike = len(content) >= self._count and _hash(content[: self._count]) == self._hash.digest()
             if begins_alike:
                 content = content[self._count :]
             else:

@@ -48,9 +48,7 @@ class Job(JobView):
         assert self._info is not None
         return self._info
 
-    def stream(
-        self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None
-    ) -> Iterator[str]:
+    def stream(self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None) -> Iterator[str]:
         """The output as text, as it comes, until the job is over and its output read to the end.
 
         stdout and stderr are merged. Characters are never cut; bytes that are not UTF-8 are U+FFFD. Where the

@@ -50,10 +50,9 @@ class SyncMap:
             self._stop.set()
 
     def _work(self) -> None:
-        driver = self._driver.with_sleep(self._sleep)
         try:
             while (task := self._next()) is not None:
-                self._put(driver.run(task.flow(self._calls), self._stop.is_set))
+                self._put(self._driver.run(task.flow(self._calls), self._stop))
         except Stopped:
             return
         except BaseException as error:  # noqa: BLE001  (raised again by the thread that iterates)
@@ -63,9 +62,6 @@ class SyncMap:
     def _next(self) -> Task | None:
         with self._lock:
             return None if self._stop.is_set() else next(self._tasks, None)
-
-    def _sleep(self, seconds: float) -> None:
-        self._stop.wait(seconds)
 
     def _put(self, done: MapResult | BaseException | None) -> None:
         while not self._stop.is_set():

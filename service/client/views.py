@@ -23,9 +23,7 @@ HURRY = 30.0
 class JobView:
     """What is known of a job."""
 
-    def __init__(
-        self, calls: Calls, command_id: str, info: Job | None = None, *, replayed: bool = False
-    ) -> None:
+    def __init__(self, calls: Calls, command_id: str, info: Job | None = None, *, replayed: bool = False) -> None:
         self._calls = calls
         self._id = command_id
         self._info = info
@@ -113,9 +111,7 @@ class JobView:
 class SandboxView:
     """What is known of a sandbox."""
 
-    def __init__(
-        self, calls: Calls, sandbox_id: str, info: Sandbox | None = None, *, replayed: bool = False
-    ) -> None:
+    def __init__(self, calls: Calls, sandbox_id: str, info: Sandbox | None = None, *, replayed: bool = False) -> None:
         self._calls = calls
         self._id = sandbox_id
         self._info = info
@@ -143,9 +139,7 @@ class SandboxView:
         return self._idempotency_key
 
     def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} {self._id} {self._info.state.value if self._info else 'not seen yet'}>"
-        )
+        return f"<{type(self).__name__} {self._id} {self._info.state.value if self._info else 'not seen yet'}>"
 
     def _body(
         self,
