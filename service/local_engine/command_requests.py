@@ -99,9 +99,7 @@ def _text(sent: dict[str, Any], name: str) -> str:
 def _number(sent: dict[str, Any], name: str) -> int | None:
     value: int | None = _typed(sent, name, int)
     if value is not None and (value > _MAXIMUM[name] or (value < 0 and name != "timeout")):
-        raise _unreadable(
-            f"json: cannot unmarshal number {value} into Go struct field RunCommandRequest.{name}"
-        )
+        raise _unreadable(f"json: cannot unmarshal number {value} into Go struct field RunCommandRequest.{name}")
     return value
 
 

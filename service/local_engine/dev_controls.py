@@ -10,10 +10,11 @@
 | `GET /_dev/faults`, `DELETE /_dev/faults` | what is still due; forgets it |
 | `GET /_dev/stats`, `DELETE /_dev/stats` | counters by kind, `bytes` of file and log reads, `seconds` since the start; begins anew |
 
-A fault's fields are `{kind}_delay` (seconds), `{kind}_reply`, `{kind}_status` (answered instead, not carried out),
-`{kind}_body` and `{kind}_content_type` (of that answer); kinds are those of the stats (`stats.KINDS`). Replies:
-`drop` (carried out, the connection is cut without a byte of the answer), `drop_before` (cut, not carried out), and
-for `submit` `cut_before_init`, `cut_after_init`, `cut_after_complete` (carried out; the stream is cut there).
+A fault's fields are `{kind}_delay` (seconds), `{kind}_reply`, `{kind}_status` (answered instead, not
+carried out), `{kind}_body` and `{kind}_content_type` (of that answer); kinds are those of the stats
+(`stats.KINDS`). Replies: `drop` (carried out, the connection is cut without a byte of the answer),
+`drop_before` (cut, not carried out), and for `submit` `cut_before_init`, `cut_after_init`,
+`cut_after_complete` (carried out; the stream is cut there).
 """  # noqa: E501 - a table
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 SHUTDOWN_SECONDS = 1.0
-"""How long open requests may go on when the engine stops: those into frozen sandboxes never end."""
+"""How long open requests may go on when the engine stops; some never end by themselves."""
 
 PLAIN_WARNING = (
     "WARNING: sandboxes are plain processes of this machine (%s): they share its /tmp, see and may change its files, "
@@ -63,14 +63,11 @@ class Running:
 async def serve(options: Options) -> AsyncIterator[Running]:
     """Run the engine in the current event loop for the length of the block.
 
-    At its end every sandbox's processes are killed, and a temporary root is removed. Raises `RuntimeError` when
-    the isolation that was asked for does not work, `OSError` when the address can't be bound.
+    At its end every sandbox's processes are killed, and a temporary root is removed. Raises `RuntimeError`
+    when the isolation that was asked for does not work, `OSError` when the address can't be bound.
     """
     temporary = options.root is None
-    root = Path(os.path.realpath(options.root or tempfile.mkdtemp(prefix="local-engine-")))
-    root.mkdir(parents=True, exist_ok=True)
-    volume_root = Path(os.path.realpath(options.volume_root or root / "volumes"))
-    volume_root.mkdir(parents=True, exist_ok=True)
+    root, volume_root = make_directories(options)
     name = new_engine_name()
     spawner = Spawner(name)
     await spawner.start(root if temporary else None)
@@ -83,9 +80,7 @@ async def serve(options: Options) -> AsyncIterator[Running]:
         dispatcher = Dispatcher(
             sandboxes, options.api_key, dev=options.dev_controls, maximum_timeout=options.maximum_timeout
         )
-        runner = web.ServerRunner(
-            make_server(dispatcher), shutdown_timeout=SHUTDOWN_SECONDS, handle_signals=False
-        )
+        runner = web.ServerRunner(make_server(dispatcher), shutdown_timeout=SHUTDOWN_SECONDS, handle_signals=False)
         await runner.setup()
         try:
             site = web.TCPSite(runner, options.host, options.port, backlog=BACKLOG)
@@ -101,6 +96,15 @@ async def serve(options: Options) -> AsyncIterator[Running]:
         shutil.rmtree(root if temporary else root / f"run-{name}", ignore_errors=True)
 
 
+def make_directories(options: Options) -> tuple[Path, Path]:
+    """The directories for sandboxes and for volumes, without links in their paths. Raises `OSError`."""
+    root = Path(os.path.realpath(options.root or tempfile.mkdtemp(prefix="local-engine-")))
+    volume_root = Path(os.path.realpath(options.volume_root or root / "volumes"))
+    for directory in (root, volume_root):
+        directory.mkdir(parents=True, exist_ok=True)
+    return root, volume_root
+
+
 async def run(options: Options, exit_with_stdin: bool) -> None:
     """Run until SIGTERM, SIGINT or, if asked for, the end of stdin; print the line that says where."""
     stop = asyncio.Event()
@@ -108,7 +112,8 @@ async def run(options: Options, exit_with_stdin: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with serve(options) as running:
-        print(json.dumps({"url": running.url, "isolation": running.isolation}), flush=True)
+        sys.stdout.write(json.dumps({"url": running.url, "isolation": running.isolation}) + "\n")
+        sys.stdout.flush()
         if exit_with_stdin:
             watch_stdin(loop, stop)
         await stop.wait()
@@ -143,14 +148,10 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
         "Not a security boundary. The API key comes from OPEN_SANDBOX_API_KEY.",
     )
     parser.add_argument("--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one")
-    parser.add_argument(
-        "--root", type=Path, help="directory for sandboxes and volumes (default: a temporary one)"
-    )
+    parser.add_argument("--root", type=Path, help="directory for sandboxes and volumes (default: a temporary one)")
     parser.add_argument("--volume-root", type=Path, help="what may be mounted (default: ROOT/volumes)")
     parser.add_argument("--isolation", choices=("auto", "bwrap", "plain"), default="auto")
-    parser.add_argument(
-        "--max-timeout", type=int, default=86_400, metavar="SECONDS", help="longest life of a sandbox"
-    )
+    parser.add_argument("--max-timeout", type=int, default=86_400, metavar="SECONDS", help="longest life of a sandbox")
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when stdin ends")
     parser.add_argument("--dev-controls", action="store_true", help="faults on order under /_dev, for tests")
     given = parser.parse_args(argv)
@@ -177,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(run(options, exit_with_stdin))
     except (RuntimeError, OSError) as error:
-        print(f"local engine: {error}", file=sys.stderr)
+        log.error("%s", error)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -1,7 +1,7 @@
 """The daemon of one sandbox: its table of commands, and how they start, end and are ended.
 
-Its state is in memory, as the real one's: after a restart the table is empty, while processes and output files
-may still be there. Nothing here knows HTTP.
+Its state is in memory, as the real one's: after a restart the table is empty, while processes and output
+files may still be there. Nothing here knows HTTP.
 """
 
 from __future__ import annotations

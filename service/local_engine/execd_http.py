@@ -77,9 +77,7 @@ class ExecdRoutes:
         run = streams.run_background if command.background else streams.run_foreground
         return await run(stream, execd, command)
 
-    async def _command_read(
-        self, request: web.BaseRequest, sandbox: Sandbox, path: str
-    ) -> web.StreamResponse:
+    async def _command_read(self, request: web.BaseRequest, sandbox: Sandbox, path: str) -> web.StreamResponse:
         if path.startswith("/command/status/"):
             identifier = path[16:]
             command = sandbox.execd.commands.get(identifier)
@@ -103,7 +101,7 @@ class ExecdRoutes:
         except ValueError:
             cursor = 0
         try:
-            descriptor = sandbox.files.open(command.output, os.O_RDONLY)
+            descriptor = sandbox.files.open(command.output, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             reason = f"open {command.output}: {wire.errno_text(error.errno or 0)}"
             return _bad_log(f"error open combined output file for command {identifier}: {reason}")
@@ -149,8 +147,8 @@ class ExecdRoutes:
             return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
         try:
             path = wire.expand_path(path, sandbox.env)
-            descriptor = sandbox.files.open(path, os.O_RDONLY)
-        except (OSError, wire.UndefinedVariables) as error:
+            descriptor = sandbox.files.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
             return file_routes.failure(error, f"open {path}")
         try:
             if lines:
@@ -159,9 +157,7 @@ class ExecdRoutes:
         finally:
             os.close(descriptor)
 
-    async def _send_file(
-        self, request: web.BaseRequest, descriptor: int, path: str, header: str
-    ) -> web.StreamResponse:
+    async def _send_file(self, request: web.BaseRequest, descriptor: int, path: str, header: str) -> web.StreamResponse:
         about = os.fstat(descriptor)
         size = about.st_size
         headers = {
@@ -170,9 +166,7 @@ class ExecdRoutes:
             "Content-Disposition": _disposition(os.path.basename(path.rstrip("/"))),
         }
         if stat.S_ISDIR(about.st_mode):
-            return replies.execd_error(
-                500, "RUNTIME_ERROR", f"error accessing file: read {path}: is a directory"
-            )
+            return replies.execd_error(500, "RUNTIME_ERROR", f"error accessing file: read {path}: is a directory")
         if header:
             try:
                 found = wire.first_range(header, size)
@@ -243,6 +237,7 @@ def _check_directory(sandbox: Sandbox, cwd: str) -> None:
     if not cwd:
         return
     prefix = "invalid request, validation error"
+    path = cwd
     try:
         path = wire.expand_path(cwd, sandbox.env)
         about = sandbox.files.stat(path)
@@ -253,9 +248,7 @@ def _check_directory(sandbox: Sandbox, cwd: str) -> None:
         raise BadCommand(f"{prefix} working directory does not exist: {cwd}: {reason}") from error
     except (OSError, ValueError) as error:
         reason = wire.errno_text(error.errno or 22) if isinstance(error, OSError) else "invalid argument"
-        raise BadCommand(
-            f'{prefix} cannot access working directory "{cwd}": stat {path}: {reason}'
-        ) from error
+        raise BadCommand(f'{prefix} cannot access working directory "{cwd}": stat {path}: {reason}') from error
     if not stat.S_ISDIR(about.st_mode):
         raise BadCommand(f"{prefix} working directory path is not a directory: {cwd}")
 
@@ -265,8 +258,7 @@ async def _metrics() -> web.Response:
     before = _processor_times()
     await asyncio.sleep(METRICS_SECONDS)
     busy, total = (now - then for now, then in zip(_processor_times(), before, strict=True))
-    with open("/proc/meminfo", encoding="ascii") as file:
-        memory = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    memory = _memory()
     found: dict[str, Any] = {
         "cpu_count": os.cpu_count() or 1,
         "cpu_used_pct": 100 * busy / total if total else 0,
@@ -275,6 +267,11 @@ async def _metrics() -> web.Response:
         "timestamp": time.time_ns() // 1_000_000,
     }
     return replies.execd(200, wire.go_json(found))
+
+
+def _memory() -> dict[str, int]:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return {line.split(":")[0]: int(line.split()[1]) for line in file}
 
 
 def _processor_times() -> tuple[int, int]:

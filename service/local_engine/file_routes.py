@@ -11,7 +11,7 @@ import pwd
 import stat
 from typing import Any
 
-from aiohttp import web
+from aiohttp import MultipartReader, web
 
 from . import replies, wire
 from .files import SandboxFiles
@@ -30,9 +30,7 @@ def failure(error: Exception, what: str) -> web.Response:
     return replies.execd_error(500, "RUNTIME_ERROR", f"error accessing file: {reason}")
 
 
-async def handle(
-    request: web.BaseRequest, files: SandboxFiles, env: dict[str, str], path: str
-) -> web.Response:
+async def handle(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str], path: str) -> web.Response:
     """Dispatch by method and path; what execd does not have is its plain 404."""
     route = (request.method, path)
     try:
@@ -103,14 +101,14 @@ def _info(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) ->
 
 
 async def _upload(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    """Pairs of a `metadata` part (JSON with `path`, `mode`) and a `file` part, in any number, each before its file."""
+    """Pairs of parts: `metadata` (JSON with `path` and perhaps `mode`), then the `file` that it describes."""
     if not request.content_type.startswith("multipart/"):
         raise _Bad("INVALID_FILE", "multipart form is empty")
     reader = await request.multipart()
     metadata: dict[str, Any] | None = None
     count = 0
     while (part := await reader.next()) is not None:
-        if not hasattr(part, "read_chunk"):
+        if isinstance(part, MultipartReader):
             raise _Bad("INVALID_FILE", "multipart form is nested")
         if part.name == "metadata":
             metadata = _metadata(bytes(await part.read()))
@@ -136,8 +134,8 @@ def _metadata(sent: bytes) -> dict[str, Any]:
 
 
 async def _write(part: Any, files: SandboxFiles, path: str, metadata: dict[str, Any]) -> None:
-    files.make_directories(os.path.dirname(os.path.normpath(path)))
-    descriptor = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    files.make_directories(parent_of(path))
+    descriptor = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK)
     try:
         while piece := await part.read_chunk(UPLOAD_PIECE_BYTES):
             os.write(descriptor, piece)
@@ -147,6 +145,11 @@ async def _write(part: Any, files: SandboxFiles, path: str, metadata: dict[str, 
         raise _Bad("INVALID_FILE_METADATA", f"invalid mode. {error}") from error
     finally:
         os.close(descriptor)
+
+
+def parent_of(path: str) -> str:
+    """The directory that holds `path`."""
+    return os.path.dirname(os.path.normpath(path))
 
 
 def _remove(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
@@ -163,9 +166,7 @@ async def _json_body(request: web.BaseRequest, kind: type) -> Any:
     try:
         sent = json.loads(await request.read())
     except ValueError as error:
-        raise _Bad(
-            "INVALID_REQUEST_BODY", f"error parsing request, MAYBE invalid body format. {error}"
-        ) from error
+        raise _Bad("INVALID_REQUEST_BODY", f"error parsing request, MAYBE invalid body format. {error}") from error
     if not isinstance(sent, kind):
         raise _Bad("INVALID_REQUEST_BODY", "error parsing request, MAYBE invalid body format.")
     return sent
@@ -174,14 +175,12 @@ async def _json_body(request: web.BaseRequest, kind: type) -> Any:
 async def _move(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
     for item in await _json_body(request, list):
         target = wire.expand_path(item["dest"], env)
-        files.make_directories(os.path.dirname(os.path.normpath(target)), 0o755)
+        files.make_directories(parent_of(target), 0o755)
         files.rename(wire.expand_path(item["src"], env), target)
     return web.Response(headers=replies.EMPTY)
 
 
-async def _make_directories(
-    request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]
-) -> web.Response:
+async def _make_directories(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
     for path in await _json_body(request, dict):
         files.make_directories(wire.expand_path(path, env))
     return web.Response(headers=replies.EMPTY)
@@ -251,9 +250,7 @@ def _search(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) 
     files.stat(path)
     entries = _walk(files, path, SEARCH_LIMIT, [SEARCH_LIMIT])
     found = [
-        e
-        for e in entries
-        if e["type"] != "directory" and fnmatch.fnmatchcase(os.path.basename(e["path"]), pattern)
+        e for e in entries if e["type"] != "directory" and fnmatch.fnmatchcase(os.path.basename(e["path"]), pattern)
     ]
     return replies.execd(200, wire.go_json(found))
 

@@ -1,10 +1,10 @@
 """How a sandbox is kept apart from the others and from the machine: with bwrap, or not at all.
 
 **bwrap**: each sandbox has its own pid, ipc and host name space, its own `/workspace`, `/tmp`, `/root`, `/home` and
-other writable places (directories of the engine's), and sees the machine's other top-level directories read-only.
-Directories of the home directory that `PATH` names (`~/.pyenv`, `~/.cargo`) are there read-only, so that the
-developer's tools work. The network is the machine's. Its first process is bwrap's own init, which starts the
-entrypoint and ends with it; commands join the name spaces.
+other writable places (directories of the engine's), and sees the machine's other top-level directories
+read-only. Directories of the home directory that `PATH` names (`~/.pyenv`, `~/.cargo`) are there read-only,
+so that the developer's tools work. The network is the machine's. Its first process is bwrap's own init,
+which starts the entrypoint and ends with it; commands join the name spaces.
 
 **plain**: processes of the machine. Commands start in the sandbox's `workspace` directory, `HOME` is its `root`
 directory, volumes are links in it; `/tmp` and every absolute path are the machine's.
@@ -27,6 +27,7 @@ PRIVATE = ("tmp", "workspace", "root", "home", "var/tmp", "run", "srv", "mnt", "
 """What is the sandbox's own, as a path below `/`; made empty, kept while its file system is."""
 
 PROBE_SECONDS = 10.0
+PROBE_OUTPUT = "/tmp/probe.output"  # noqa: S108 - inside a sandbox
 ENTRYPOINT = ("/bin/sh", "-c", 'echo ready >&4; exec 3>&- 4>&-; exec "$@"', "entrypoint")
 """Reports on descriptor 4 that the file system stands, then becomes the entrypoint."""
 
@@ -119,7 +120,7 @@ class Isolation:
     def __init__(self, spawner: Spawner, hidden: Sequence[Path], *, bwrap: str | None) -> None:
         self._spawner = spawner
         self._bwrap = bwrap
-        self._hidden = [path for path in hidden]
+        self._hidden = list(hidden)
         self._as_root = os.geteuid() == 0
         home = Path(os.path.expanduser("~"))
         self._tools = tool_directories(os.environ.get("PATH", ""), home)
@@ -138,9 +139,7 @@ class Isolation:
 
     def environment(self, layout: Layout, sandbox: str, extra: Mapping[str, str]) -> dict[str, str]:
         """What every process of a sandbox starts with: an image's few variables, then the caller's."""
-        inherited = {
-            name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ
-        }
+        inherited = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ}
         env = {"HOME": "/root", "HOSTNAME": sandbox[:12], **inherited}
         env.setdefault("PATH", os.defpath)
         if not self.private:
@@ -158,12 +157,12 @@ class Isolation:
         entrypoint: Sequence[str],
         env: Mapping[str, str],
     ) -> tuple[Process, Namespaces]:
-        """Start a sandbox's first process. Raises `StartFailed`; a missing entrypoint ends it with 127 instead."""
+        """Start a sandbox's first process. Raises `StartFailed`; a missing entrypoint ends it with 127."""
         log = str(layout.directory / "entrypoint.log")
         if self._bwrap is None:
             link_mounts(layout, mounts)
             argv = ["/bin/sh", "-c", 'exec "$@"', "entrypoint", *entrypoint]
-            workspace = os.path.realpath(layout.files / "workspace")
+            workspace = str((layout.files / "workspace").resolve())
             process = await self._spawner.spawn(
                 argv[0], argv, env, cwd=workspace, stdout=log, stderr=log, kill_rest=True
             )
@@ -212,7 +211,7 @@ def link_mounts(layout: Layout, mounts: Sequence[Mount]) -> None:
 
 
 async def choose(spawner: Spawner, root: Path, hidden: Sequence[Path], wanted: str) -> tuple[Isolation, str]:
-    """The isolation to use for `auto`, `bwrap` or `plain`, found by running a sandbox; and why not bwrap, if not.
+    """The isolation for `auto`, `bwrap` or `plain`, found by running a sandbox; and why it is not bwrap.
 
     Raises `RuntimeError` when `bwrap` is demanded and does not work.
     """
@@ -247,13 +246,13 @@ async def probe(isolation: Isolation, spawner: Spawner, root: Path) -> str:
                 ["sh", "-c", 'echo "$(readlink /proc/$$/fd/1) $$"'],
                 env,
                 cwd="/workspace",
-                stdout="/tmp/probe.output",
-                stderr="/tmp/probe.output",
+                stdout=PROBE_OUTPUT,
+                stderr=PROBE_OUTPUT,
                 namespaces=namespaces,
             )
             await asyncio.wait_for(command.ended, PROBE_SECONDS)
-            said = (layout.files / "tmp/probe.output").read_text()
-            return "" if said.startswith("/tmp/probe.output ") else f"a command in it said {said!r}"
+            said = (layout.directory / "fs" / PROBE_OUTPUT[1:]).read_text()
+            return "" if said.startswith(PROBE_OUTPUT + " ") else f"a command in it said {said!r}"
         finally:
             await isolation.end(process, namespaces, "probe")
     except (StartFailed, OSError, TimeoutError) as error:

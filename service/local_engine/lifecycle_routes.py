@@ -34,7 +34,7 @@ class LifecycleRoutes:
         self._maximum_timeout = maximum_timeout
 
     def find(self, method: str, path: str, address: str) -> tuple[str, Handler]:
-        """The kind and handler; for what does not exist, one that says so. `address`: host and port for endpoints."""
+        """The kind and handler; for what is not there, one that says so. `address`: host and port of endpoints."""
         if path == "/sandboxes":
             table: dict[str, tuple[str, Handler]] = {
                 "GET": ("list", self._list),
@@ -166,7 +166,9 @@ async def _openapi(request: web.BaseRequest) -> web.Response:
         "/health": ("get",),
         "/version": ("get",),
     }
-    described = {path: {method: {"responses": {}} for method in methods} for path, methods in paths.items()}
+    described: dict[str, Any] = {
+        path: {method: {"responses": {}} for method in methods} for path, methods in paths.items()
+    }
     info = {"title": "Local development engine", "version": VERSION}
     return replies.lifecycle(200, {"openapi": "3.1.0", "info": info, "paths": described})
 
@@ -193,9 +195,7 @@ def parse_expiry(body: bytes) -> datetime:
         parsed = datetime.fromisoformat(given)
     except (ValueError, TypeError, OverflowError, OSError) as error:
         message = "Input should be a valid datetime or date"
-        raise Invalid(
-            "datetime_from_date_parsing", ["body", "expiresAt"], message, given, error=str(error)
-        ) from error
+        raise Invalid("datetime_from_date_parsing", ["body", "expiresAt"], message, given, error=str(error)) from error
     return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 

@@ -28,9 +28,7 @@ class Refused(Exception):
 class Invalid(Exception):
     """A request that does not validate: 422 with `{"detail": [...]}`."""
 
-    def __init__(
-        self, kind: str, location: list[str | int], message: str, given: Any, **context: Any
-    ) -> None:
+    def __init__(self, kind: str, location: list[str | int], message: str, given: Any, **context: Any) -> None:
         super().__init__(message)
         self.detail: dict[str, Any] = {"type": kind, "loc": location, "msg": message, "input": given}
         if context:

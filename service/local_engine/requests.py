@@ -61,15 +61,10 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_create(body: bytes, maximum_timeout: int) -> CreateRequest:
-    """Check a create. Raises `Invalid` (422) for what does not fit the schema, `Refused` (400) for the rest."""
+    """Check a create. Raises `Invalid` (422) for what breaks the schema, `Refused` (400) for the rest."""
     sent = parse_json(body)
     if not isinstance(sent, dict):
-        raise Invalid(
-            "model_attributes_type",
-            ["body"],
-            "Input should be a valid dictionary or object to extract fields from",
-            sent,
-        )
+        raise Invalid("model_attributes_type", ["body"], "Input should be a valid dictionary", sent)
     image = _image(sent)
     timeout = _timeout(sent)
     limits = _strings(sent, "resourceLimits")
@@ -88,9 +83,7 @@ def parse_create(body: bytes, maximum_timeout: int) -> CreateRequest:
         raise Refused(400, "SANDBOX::INVALID_PARAMETER", message)
     check_labels(metadata)
     memory = _limits(limits)
-    return CreateRequest(
-        image, tuple(entrypoint), timeout, memory, {k: v for k, v in (env or {}).items()}, metadata, volumes
-    )
+    return CreateRequest(image, tuple(entrypoint), timeout, memory, env or {}, metadata, volumes)
 
 
 def check_labels(metadata: dict[str, str]) -> None:
@@ -189,9 +182,7 @@ def _entrypoint(sent: dict[str, Any]) -> list[str]:
         raise Invalid("list_type", ["body", "entrypoint"], "Input should be a valid list", given)
     for index, word in enumerate(given):
         if not isinstance(word, str):
-            raise Invalid(
-                "string_type", ["body", "entrypoint", index], "Input should be a valid string", word
-            )
+            raise Invalid("string_type", ["body", "entrypoint", index], "Input should be a valid string", word)
     if not given:
         message = "List should have at least 1 item after validation, not 0"
         raise Invalid("too_short", ["body", "entrypoint"], message, given, min_length=1)
@@ -243,9 +234,7 @@ def _volume(given: Any, index: int) -> VolumeRequest:
         if not isinstance(given[name], str):
             raise Invalid("string_type", [*place, name], "Input should be a valid string", given[name])
     if not _VOLUME_NAME.fullmatch(given["name"]) or len(given["name"]) > LABEL_LENGTH:
-        raise Invalid(
-            "string_pattern_mismatch", [*place, "name"], "String should match a label", given["name"]
-        )
+        raise Invalid("string_pattern_mismatch", [*place, "name"], "String should match a label", given["name"])
     if not given["mountPath"].startswith("/"):
         message = "String should match pattern '^/.*'"
         raise Invalid("string_pattern_mismatch", [*place, "mountPath"], message, given["mountPath"])

@@ -28,7 +28,7 @@ from .spawning import Ending, Namespaces, Process, Spawner, StartFailed
 log = logging.getLogger(__name__)
 
 MISSING_IMAGE = "no-such-image"
-"""Images whose name holds this can't be pulled; every other name is taken for the machine's own file system."""
+"""Images whose name holds this can't be pulled; every other name means the machine's own programs."""
 
 
 class State(Enum):
@@ -155,9 +155,7 @@ class Sandboxes:
         env = self._isolation.environment(layout, identifier, request.env)
         expires = created + timedelta(seconds=request.timeout) if request.timeout is not None else None
         try:
-            process, namespaces = await self._isolation.launch(
-                layout, mounts, identifier, request.entrypoint, env
-            )
+            process, namespaces = await self._isolation.launch(layout, mounts, identifier, request.entrypoint, env)
             files = SandboxFiles(layout, mounts, namespaces.init)
         except (StartFailed, OSError) as error:
             said = (layout.directory / "entrypoint.log").read_text(errors="replace")[-500:]
@@ -180,9 +178,7 @@ class Sandboxes:
         """A new first process runs: a daemon with an empty table beside it, until it ends."""
         sandbox.execd = Execd(sandbox, self._spawner)
         process = sandbox.process
-        process.ended.add_done_callback(
-            lambda ended: self._first_process_ended(sandbox, process, ended.result())
-        )
+        process.ended.add_done_callback(lambda ended: self._first_process_ended(sandbox, process, ended.result()))
 
     def _first_process_ended(self, sandbox: Sandbox, process: Process, ending: Ending) -> None:
         if sandbox.process is not process or sandbox.restarting:
@@ -258,7 +254,7 @@ class Sandboxes:
         sandbox.thawed.set()
 
     async def restart(self, identifier: str, new_files: bool) -> None:
-        """All processes die and the first one starts anew, in the old or a new file system. Raises `Refused`."""
+        """All processes die; the first one starts anew, in the old or a new file system. Raises `Refused`."""
         sandbox = self.get(identifier)
         sandbox.restarting = True
         try:

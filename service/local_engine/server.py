@@ -96,17 +96,15 @@ class Dispatcher:
     async def _direct(self, request: web.BaseRequest, identifier: str, path: str) -> web.StreamResponse:
         """A sandbox that is gone, or a dead daemon, resets the connection: nothing answers there any more."""
         sandbox = self._sandboxes.find(identifier)
-        if sandbox is None or sandbox.gone or not sandbox.execd.alive:
+        if sandbox is None:
             return reset(request)
         if not sandbox.thawed.is_set():
             await sandbox.thawed.wait()
-            if sandbox.gone or not sandbox.execd.alive:
-                return reset(request)
+        if sandbox.gone or not sandbox.execd.alive:
+            return reset(request)
         return await self._execd_request(request, sandbox, path, False)
 
-    async def _proxied(
-        self, request: web.BaseRequest, identifier: str, port: str, path: str
-    ) -> web.StreamResponse:
+    async def _proxied(self, request: web.BaseRequest, identifier: str, port: str, path: str) -> web.StreamResponse:
         sandbox = self._sandboxes.get(identifier)
         place = f"127.0.0.1:{port}"
         if sandbox.gone:
@@ -199,9 +197,7 @@ def make_server(dispatcher: Dispatcher) -> web.Server:
     loop = asyncio.get_running_loop()
 
     def make_request(message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]  # aiohttp's own types are private
-        return web.BaseRequest(
-            message, payload, protocol, writer, task, loop, client_max_size=MAXIMUM_BODY_BYTES
-        )
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAXIMUM_BODY_BYTES)
 
     return web.Server(
         dispatcher,

@@ -1,8 +1,8 @@
 """The process that starts, reaps and ends every process of every sandbox.
 
-Run by path (`python -I -S spawner.py FD [DIRECTORY]`), never imported by the engine's event loop. It uses the
-standard library alone so that it stays small: each command is a fork of it, and forking the engine itself would
-copy the page tables of its heap each time.
+Run by path (`python -I -S spawner.py FD [DIRECTORY]`), never imported by the engine's event loop. It uses
+the standard library alone so that it stays small: each command is a fork of it, and forking the engine
+itself would copy the page tables of its heap each time.
 
 It is a process of its own for three reasons:
 
@@ -14,9 +14,9 @@ It is a process of its own for three reasons:
 
 Messages on the socket, in both directions: 4 bytes length (big endian), then JSON.
 
-Requests: `spawn`, `launch` (a sandbox's first process), `kill` (one process group), `signal_all` (every process
-of a sandbox), `forget` (a sandbox's namespaces). Replies carry the request's `tag`; `exit` events carry the pid.
-Times are nanoseconds since the epoch.
+Requests: `spawn`, `launch` (a sandbox's first process), `kill` (one process group), `signal_all` (every
+process of a sandbox), `forget` (a sandbox's namespaces). Replies carry the request's `tag`; `exit` events
+carry the pid. Times are nanoseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ JOINED_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID
 
 PR_SET_CHILD_SUBREAPER = 36
 INFO_FD, READY_FD = 3, 4
-"""Descriptors of a sandbox's first process: where bwrap writes its child's pid, and where the start is reported."""
+"""Descriptors of a sandbox's first process: bwrap's report of its child, the entrypoint's report of its start."""
 
 READ_SIZE = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter_namespaces(pidfd: int, user: bool) -> None:
-    """Join the mount, pid, ipc and host name spaces of a sandbox, and its user namespace where it has its own."""
+    """Join a sandbox's mount, pid, ipc and host name spaces, and its user namespace where it has one."""
     flags = JOINED_NAMESPACES | (CLONE_NEWUSER if user else 0)
     if _libc.setns(pidfd, flags) != 0:
         number = ctypes.get_errno()
@@ -57,7 +57,7 @@ def enter_namespaces(pidfd: int, user: bool) -> None:
 
 
 def become_command(request: dict[str, Any]) -> None:
-    """Turn this process into the command: own group, files opened where it now is, then exec. Raises OSError."""
+    """Turn this process into the command: own group, files opened inside, then exec. Raises `OSError`."""
     os.setpgid(0, 0)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -81,7 +81,7 @@ def become_command(request: dict[str, Any]) -> None:
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    os.execve(request["program"], request["argv"], request["env"])
+    os.execve(request["program"], request["argv"], request["env"])  # noqa: S606
 
 
 class Spawner:
@@ -185,7 +185,7 @@ class Spawner:
         self.poll.register(read, select.EPOLLIN)
 
     def start_in_child(self, request: dict[str, Any], report: int, sandbox: int, pidfd: int) -> None:
-        """In the fork: join the sandbox, fork once more (a pid namespace holds children only), become the command."""
+        """In the fork: join the sandbox, fork again (only children enter a pid namespace), become the command."""
         try:
             if sandbox:
                 enter_namespaces(pidfd, request.get("userns", False))
@@ -197,12 +197,12 @@ class Spawner:
         except OSError as error:
             stage = "chdir" if error.filename == "chdir" else "exec"
             os.write(report, b"E%d %s\n" % (error.errno or 22, stage.encode()))
-        except BaseException as error:  # nothing may return into the parent's loop
+        except BaseException as error:  # noqa: BLE001 - nothing may return into the parent's loop
             os.write(report, b"E22 %s\n" % type(error).__name__.encode())
         os._exit(127)
 
     def on_launch(self, request: dict[str, Any]) -> None:
-        """Start a sandbox's first process: bwrap, which reports its child's pid and the start of the entrypoint."""
+        """Start a sandbox's first process: bwrap, which reports its child, then the entrypoint its start."""
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         request["keep"] = [(INFO_FD, write), (READY_FD, write)] if write > READY_FD else []
         if not request["keep"]:
@@ -233,9 +233,7 @@ class Spawner:
                 number, stage = line[1:].split(" ", 1)
                 failure = (int(number), stage)
         if failure or not pid:
-            self.started(
-                request, {"errno": (failure or (3, "exec"))[0], "stage": (failure or (3, "exec"))[1]}
-            )
+            self.started(request, {"errno": (failure or (3, "exec"))[0], "stage": (failure or (3, "exec"))[1]})
             return
         request["pid"] = pid
         self.commands[pid] = bool(request.get("kill_rest"))
@@ -258,7 +256,7 @@ class Spawner:
         self.poll.register(info, select.EPOLLIN)
 
     def read_info(self, descriptor: int) -> None:
-        request, write, text = self.infos[descriptor]
+        request, _, text = self.infos[descriptor]
         try:
             chunk = os.read(descriptor, READ_SIZE)
         except BlockingIOError:
@@ -272,9 +270,7 @@ class Spawner:
         reply: dict[str, Any] = {"tag": request["tag"], "pid": request["pid"]}
         if chunk:
             try:
-                init = (
-                    json.loads(text[: text.rindex(b"}") + 1])["child-pid"] if b"}" in text else request["pid"]
-                )
+                init = json.loads(text[: text.rindex(b"}") + 1])["child-pid"] if b"}" in text else request["pid"]
                 self.namespaces[init] = os.pidfd_open(init)
                 reply["init"] = init
             except (OSError, ValueError, KeyError):
@@ -286,7 +282,7 @@ class Spawner:
     # -- ending -------------------------------------------------------------------------------------------
 
     def reap(self) -> None:
-        """Report every ended process; where asked, end the rest of its group while its number is still its own.
+        """Report every ended process; where asked, kill the rest of its group while its number is its own.
 
         What the starts under way have to say is read first: nobody may hear of an end before the start.
         """
@@ -313,7 +309,7 @@ class Spawner:
                 self.send({"exit": pid, "status": status, "at": time.time_ns()})
 
     def on_kill(self, request: dict[str, Any]) -> None:
-        """Signal one process group, if its leader has not been reaped: its number may be another's by then."""
+        """Signal one process group, unless its leader has been reaped: the number may be another's then."""
         if request["pid"] in self.commands:
             signal_group(request["pid"], request["signal"])
 
@@ -323,7 +319,7 @@ class Spawner:
             self.commands[request["pid"]] = False
 
     def on_signal_all(self, request: dict[str, Any]) -> None:
-        """Signal every process of a sandbox: from inside its pid namespace, or by its mark in their environment."""
+        """Signal every process of a sandbox: from inside its pid namespace, or by its mark in environments."""
         sandbox = request.get("ns", 0)
         if not sandbox:
             signal_marked(request["mark"], request["signal"])
@@ -372,7 +368,7 @@ def signal_group(group: int, number: int) -> None:
 
 
 def signal_marked(mark: str, number: int) -> int:
-    """Signal every process whose environment holds `mark`, whole or, where it ends in `/`, as a beginning; how many."""
+    """Signal processes with `mark` in their environment (a beginning, if it ends in `/`); how many there were."""
     needle, count = mark.encode(), 0
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
@@ -394,9 +390,7 @@ def main() -> None:
     connection.set_inheritable(False)
     mark = sys.argv[2]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # the engine decides when to end; commands get the defaults back
+        signal.signal(number, signal.SIG_IGN)  # the engine decides when to end; commands get the defaults back
     for _ in range(2):
         os.open(os.devnull, os.O_RDONLY)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -69,12 +69,12 @@ class Spawner(asyncio.Protocol):
         self._processes: dict[int, Process] = {}
 
     async def start(self, scratch: Path | None = None) -> None:
-        """Start the helper; `scratch` is a directory that it removes when the engine dies without doing so."""
+        """Start the helper; `scratch`: a directory that it removes when the engine dies without doing so."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("spawner.py"))]
         argv += [str(theirs.fileno()), f"{MARK}={self.engine}/", *([str(scratch)] if scratch else [])]
-        self._helper = subprocess.Popen(
+        self._helper = subprocess.Popen(  # noqa: ASYNC220 - once, at the start
             argv,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,

@@ -29,9 +29,9 @@ class Stats:
 class Fault:
     """What happens to the next `count` requests of a kind: a delay, another answer, a cut connection.
 
-    `reply`: `drop` (carried out, then the connection is cut without a byte), `drop_before` (cut, not carried out),
-    for submits also `cut_before_init`, `cut_after_init` and `cut_after_complete`. `status`: answered with it
-    instead, not carried out, with `body` as it is.
+    `reply`: `drop` (carried out, then the connection is cut without a byte), `drop_before` (cut, not
+    carried out), for submits also `cut_before_init`, `cut_after_init` and `cut_after_complete`. `status`:
+    answered with it instead, not carried out, with `body` as it is.
     """
 
     count: int = 1

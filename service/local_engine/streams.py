@@ -130,12 +130,12 @@ async def run_foreground(stream: EventStream, execd: Execd, request: CommandRequ
     for tail in tails:
         await tail.send_new(stream, last=True)
     ending = process.ended.result()
-    code, error = wire.exit_of(ending.status)
-    if error:
-        await stream.send(wire.error_frame(str(code), error))
-        command.finish(code, error, ending.at)
+    code, failure = wire.exit_of(ending.status)
+    if failure:
+        await stream.send(wire.error_frame(str(code), failure))
+        command.finish(code, failure, ending.at)
     else:
-        command.finish(code, error, ending.at)
+        command.finish(code, failure, ending.at)
         await stream.send(wire.frame("execution_complete", execution_time=_milliseconds_since(begun)))
     return await stream.finish()
 
@@ -157,7 +157,7 @@ class Tail:
     async def send_new(self, stream: EventStream, last: bool = False) -> None:
         """Send the lines that were completed since the last time; with `last`, all that is left."""
         try:
-            descriptor = self._files.open(self._path, os.O_RDONLY)
+            descriptor = self._files.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
         except (OSError, ValueError):
             descriptor = -1
         try:

@@ -40,9 +40,7 @@ def _check(volume: VolumeRequest, root: Path) -> None:
         return
     path = volume.host_path or ""
     if not path.startswith("/") or ".." in path.split("/"):
-        raise Refused(
-            400, "VOLUME::INVALID_HOST_PATH", f"Host path '{path}' contains path traversal component '..'."
-        )
+        raise Refused(400, "VOLUME::INVALID_HOST_PATH", f"Host path '{path}' contains path traversal component '..'.")
     if os.path.normpath(path) != path:
         message = f"Host path '{path}' is not normalized. Remove redundant slashes."
         raise Refused(400, "VOLUME::INVALID_HOST_PATH", message)

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 SIGNAL_TEXTS = {
-    1: "hangup", 2: "interrupt", 3: "quit", 4: "illegal instruction", 5: "trace/breakpoint trap", 6: "aborted",
-    7: "bus error", 8: "floating point exception", 9: "killed", 10: "user defined signal 1",
-    11: "segmentation fault", 12: "user defined signal 2", 13: "broken pipe", 14: "alarm clock", 15: "terminated",
-    16: "stack fault", 17: "child exited", 18: "continued", 19: "stopped (signal)", 20: "stopped",
+    1: "hangup", 2: "interrupt", 3: "quit", 4: "illegal instruction", 5: "trace/breakpoint trap",
+    6: "aborted", 7: "bus error", 8: "floating point exception", 9: "killed", 10: "user defined signal 1",
+    11: "segmentation fault", 12: "user defined signal 2", 13: "broken pipe", 14: "alarm clock",
+    15: "terminated", 16: "stack fault", 17: "child exited", 18: "continued", 19: "stopped (signal)", 20: "stopped",
     21: "stopped (tty input)", 22: "stopped (tty output)", 23: "urgent I/O condition",
     24: "CPU time limit exceeded", 25: "file size limit exceeded", 26: "virtual timer expired",
     27: "profiling timer expired", 28: "window changed", 29: "I/O possible", 30: "power failure",
@@ -26,9 +26,7 @@ SIGNAL_TEXTS = {
 }  # fmt: skip
 """Signals as execd words them in `error`: `signal: killed`."""
 
-_HTML = str.maketrans(
-    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-)
+_HTML = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -63,7 +61,7 @@ def compact_json(value: Any) -> bytes:
 
 
 def go_time(nanoseconds: int) -> str:
-    """RFC 3339 in UTC with up to nine digits of a second, zeros at the end left out, as execd's status has them."""
+    """RFC 3339 in UTC, up to nine digits of a second, zeros at their end left out, as in execd's status."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{text}.{rest:09d}".rstrip("0") + "Z" if rest else text + "Z"
@@ -75,7 +73,7 @@ def server_time(moment: datetime) -> str:
 
 
 def exit_of(status: int) -> tuple[int, str]:
-    """A wait status as execd's exit code and error: -1 and `signal: ...` for every signal, timeouts included."""
+    """A wait status as execd's exit code and error: -1 and `signal: ...` for signals, timeouts included."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         core = " (core dumped)" if os.WCOREDUMP(status) else ""
@@ -190,9 +188,7 @@ class UndefinedVariables(ValueError):
 
 def expand_path(path: str, env: dict[str, str]) -> str:
     """`$VAR`, `${VAR}` and a leading `~` replaced, as execd does for `cwd` and file paths."""
-    missing = sorted(
-        {name for match in _VARIABLE.finditer(path) if (name := match[1] or match[2]) not in env}
-    )
+    missing = sorted({name for match in _VARIABLE.finditer(path) if (name := match[1] or match[2]) not in env})
     if missing:
         raise UndefinedVariables(f"path references undefined environment variables: {','.join(missing)}")
     path = _VARIABLE.sub(lambda match: env[match[1] or match[2]], path)
