@@ -58,6 +58,7 @@ class Core:
         self.looker = Looker(self)
         self.reconciler = Reconciler(self)
         self.follower = Follower(self)
+        self.watches.tend = self.follower.tend
         self.reader = Reader(self)
         self.submitter = Submitter(self)
         self.jobs = Jobs(self)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from service.core import identity, pauses
 from service.core.tasks import Tasks
-from service.core.watching import POLL, Tend, Watches
+from service.core.watching import POLL, Watches
 from service.errors import StoreUnavailable
 from service.ports.store import Record, Store
 
@@ -69,7 +69,7 @@ class Claims:
                     continue
                 if not record.state.pending:
                     return record, replayed
-            record = self._there(await self.wait(id, lambda seen: not seen.state.pending, deadline - loop.time()))
+            record = self._there(await self.wait(id, _answered_or_abandoned, deadline - loop.time()))
             if not record.state.pending or loop.time() >= deadline:
                 return record, replayed
             ours = False
@@ -120,19 +120,15 @@ class Claims:
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))
                 delay = min(delay * 2, 2.0)
 
-    async def wait(
-        self, id: str, until: Callable[[Record], bool], timeout: float, tend: Tend | None = None
-    ) -> Record | None:
+    async def wait(self, id: str, until: Callable[[Record], bool], timeout: float) -> Record | None:
         """The record as soon as ``until`` holds, or as it is after ``timeout`` seconds; None: there is none."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        async with self.watches.of(id, tend) as watch:
+        async with self.watches.of(id) as watch:
             while True:
                 record = watch.record
                 left = deadline - loop.time()
                 if record is not None and until(record):
-                    return record
-                if record is not None and record.state.pending and record.lease_expired:
                     return record
                 if left <= 0:
                     return record or await self.store.get(id)
@@ -148,3 +144,7 @@ class Claims:
                 task.cancel()
                 with contextlib.suppress(StoreUnavailable):
                     await self.store.release(mine)
+
+
+def _answered_or_abandoned(record: Record) -> bool:
+    return not record.state.pending or record.lease_expired

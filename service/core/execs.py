@@ -31,6 +31,8 @@ SILENCE = 10.0
 """Seconds without a heartbeat (they come every 3 s) after which the connection is given up."""
 PATIENCE = 30.0
 """Seconds past the timeout for which the result is waited for."""
+END_LOOKS = (0.0, 0.02, 0.1, 0.3)
+"""Seconds before each look at an exec whose stream has ended; after them the follower goes on."""
 QUEUE = 256
 """Live events that wait for a slow reader; then the reading waits for it (the command does not)."""
 
@@ -128,7 +130,12 @@ class Execs:
         except EngineError:
             if record is None:
                 raise
-        return await self._core.follower.look(mine.id) or record
+        for delay in END_LOOKS:
+            await asyncio.sleep(delay)
+            record = await self._core.follower.look(mine.id) or record
+            if record is None or not record.state.active:
+                break
+        return record
 
     async def _result(self, order: Order, record: Record, encoding: Encoding) -> ExecResult:
         record = await self._core.jobs.found_out(record, keyed=order.keyed)
@@ -137,7 +144,6 @@ class Execs:
                 record.id,
                 lambda seen: seen.state is ClaimState.CLOSED or seen.state.failed,
                 records.job_body(record).timeout + PATIENCE,
-                self._core.follower.tend,
             )
             record = await self._core.jobs.found_out(waited or record, keyed=order.keyed)
         body = records.job_body(record)

@@ -34,9 +34,9 @@ unset ONCEBOX_FENCE ONCEBOX_COMMAND
 set -- "$1" "$3" "$0"
 if command -v shopt >/dev/null && [ -e /proc/$$/exe ]; then set -- "$1" "$2" "-a $0 /proc/$$/exe"
 elif command -v "$0" >/dev/null; then :
-elif command -v [[ >/dev/null; then set -- "$1" "$2" "-a $0 /proc/$$/exe"
+elif command -v '[[' >/dev/null; then set -- "$1" "$2" "-a $0 /proc/$$/exe"
 else set -- "$1" "$2" "/bin/$0"; fi
-! command -v [[ >/dev/null || SHLVL=$((SHLVL - 1))
+! command -v '[[' >/dev/null || SHLVL=$((SHLVL - 1))
 trap : HUP INT TERM; exec 3>&2 2>/dev/null
 (exec $3 -c "$2" 2>&3 3>&-); set -- "$1" $?
 """

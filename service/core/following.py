@@ -58,11 +58,22 @@ class Follower:
                 self._active = await self._store.active_count()
                 due = await self._store.due(limit=min(BATCH, room), lease=LOOK_LEASE) if room > 0 else []
                 for id in due:
-                    self._start(id)
+                    self._core.tasks.start(self._due(id), f"due {id}")
             except StoreUnavailable:
                 due = []
                 await asyncio.sleep(1.0)
             await asyncio.sleep(ROUND * random.uniform(0.8, 1.2) if len(due) < BATCH else 0.0)
+
+    async def _due(self, id: str) -> None:
+        """A look that is due, unless a watcher's look came before it."""
+        with contextlib.suppress(StoreUnavailable):
+            record = await self._store.get(id)
+            if record is not None and record.state.active and record.state.settled:
+                left = self._until_due(record)
+                if left > 0 or not await self._mine(id):
+                    await self._store.next_look(id, after=max(left, self.pace()))
+                    return
+        self._start(id)
 
     def pace(self) -> float:
         """Seconds between two looks at a watched job."""

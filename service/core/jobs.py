@@ -65,9 +65,7 @@ class Jobs:
     async def found_out(self, record: Record, *, keyed: bool) -> Record:
         """The record as an answer to a submission; raises the problem where there is none."""
         if record.state is ClaimState.UNKNOWN:
-            waited = await self._core.claims.wait(
-                record.id, lambda seen: seen.state.settled, UNKNOWN_WAIT, self._core.follower.tend
-            )
+            waited = await self._core.claims.wait(record.id, lambda seen: seen.state.settled, UNKNOWN_WAIT)
             record = waited or record
         body = records.job_body(record)
         if record.state.failed:
@@ -145,7 +143,7 @@ class Jobs:
     ) -> JobOutput | ExecJobOutput:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
-        async with self._core.watches.of(record.id, self._core.follower.tend) as watch:
+        async with self._core.watches.of(record.id) as watch:
             while True:
                 record = watch.record or record
                 page = await self._page(record, place, limit, encoding)
@@ -213,7 +211,7 @@ class Jobs:
         """Output, states and the end, as they come; ends without ``end`` when the replica stops."""
         place = cursors.parse(cursor) or Cursor()
         record = await self._core.follower.refreshed(await self.find(tenant, command_id))
-        async with self._core.watches.of(command_id, self._core.follower.tend) as watch:
+        async with self._core.watches.of(command_id) as watch:
             while not self._core.stopping.is_set():
                 record = watch.record or record
                 body = records.job_body(record)

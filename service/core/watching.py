@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from service.core import identity
 from service.core.tasks import Tasks
 from service.errors import StoreUnavailable
 from service.ports.store import Record, Store
@@ -54,20 +55,22 @@ class Watch:
 
 
 class Watches:
-    """All watches of a replica. ``tend`` is called with each reading, and says when to look again (seconds)."""
+    """All watches of a replica."""
 
     def __init__(self, store: Store, tasks: Tasks) -> None:
         self._store = store
         self._tasks = tasks
+        self.tend: Tend | None = None
+        """Called with each reading of a watched job; says in how many seconds to look again."""
         self._watches: dict[str, Watch] = {}
 
     @contextlib.asynccontextmanager
-    async def of(self, id: str, tend: Tend | None = None) -> AsyncIterator[Watch]:
+    async def of(self, id: str) -> AsyncIterator[Watch]:
         """Watch ``id`` for as long as the block lasts."""
         watch = self._watches.get(id)
         if watch is None:
             watch = self._watches[id] = Watch()
-            watch.task = self._tasks.start(self._follow(id, watch, tend), f"watch {id}")
+            watch.task = self._tasks.start(self._follow(id, watch), f"watch {id}")
         watch.users += 1
         try:
             yield watch
@@ -77,15 +80,16 @@ class Watches:
                 del self._watches[id]
                 watch.task.cancel()
 
-    async def _follow(self, id: str, watch: Watch, tend: Tend | None) -> None:
+    async def _follow(self, id: str, watch: Watch) -> None:
+        job = identity.parse_command_id(id) is not None
         while True:
             watch.poked.clear()
             delay = POLL
             with contextlib.suppress(StoreUnavailable):
                 record = await self._store.get(id)
                 watch.put(record)
-                if tend is not None and record is not None:
-                    delay = await tend(record)
+                if job and self.tend is not None and record is not None:
+                    delay = await self.tend(record)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watch.poked.wait(), delay)
 
