@@ -51,9 +51,7 @@ class OpenSandboxEngine:
     ) -> None:
         found = _URL.fullmatch(url)
         if found is None:
-            raise ValueError(
-                "the engine's URL must be http(s)://host[:port], without a user, a query or a fragment"
-            )
+            raise ValueError("the engine's URL must be http(s)://host[:port], without a user, a query or a fragment")
         if not re.fullmatch(r"[\x21-\x7e]*", api_key):
             raise ValueError("the engine's API key must be visible ASCII")
         self._transport = Transport(limit=limit, observe=observe)
@@ -114,7 +112,7 @@ class OpenSandboxEngine:
         await self._execd.ping(sandbox_id)
 
     async def submit(self, sandbox_id: str, spec: CommandSpec) -> str:
-        """Start a command in the background; execd's id of it. An ``Unclear`` that came after the id has it."""
+        """Start a command in the background; execd's id of it. An ``Unclear`` after the id has it."""
         return await self._execd.submit(sandbox_id, spec)
 
     def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncIterator[CommandEvent]:

@@ -75,6 +75,7 @@ class Endpoints:
         ping: raises unless the daemon answers on a route, within a second or so.
         proxy_base: the URL of the lifecycle server's own proxy for a sandbox.
         scheme: that of the engine's URL; endpoints come without one.
+        clock: seconds, for ages.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Endpoints:
         scheme: str,
         mode: Mode,
         networks: Sequence[Network] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lookup = lookup
         self._ping = ping
@@ -93,6 +95,7 @@ class Endpoints:
         self._scheme = scheme
         self._mode = mode
         self._networks = tuple(networks)
+        self._clock = clock
         self._routes: OrderedDict[str, Route] = OrderedDict()
         self._under_way: dict[str, asyncio.Task[Route]] = {}
         self._proxied: OrderedDict[str, float] = OrderedDict()
@@ -104,7 +107,7 @@ class Endpoints:
         ``Refused``.
         """
         known = self._routes.get(sandbox_id)
-        if known is not None and time.monotonic() - known.since <= max_age:
+        if known is not None and self._clock() - known.since <= max_age:
             self._routes.move_to_end(sandbox_id)
             return known
         task = self._under_way.get(sandbox_id)
@@ -116,6 +119,11 @@ class Endpoints:
             return await asyncio.shield(task)
         except Unclear as error:
             raise NotReached(f"no endpoint: {error.message}", status=error.status) from error
+        except asyncio.CancelledError:
+            # Closing cancels the lookup, which must not look as if its caller were cancelled.
+            if task.cancelled() and not _being_cancelled():
+                raise NotReached("the engine client is closed") from None
+            raise
 
     def forget(self, sandbox_id: str, route: Route | None = None) -> None:
         """Drop what is remembered of a sandbox; with ``route`` only if that is still the one remembered."""
@@ -145,7 +153,7 @@ class Endpoints:
         if self._mode == "never":
             return await self._direct(sandbox_id)
         decided = self._proxied.get(sandbox_id)
-        if decided is not None and time.monotonic() - decided <= DECISION_TTL:
+        if decided is not None and self._clock() - decided <= DECISION_TTL:
             return await self._through_proxy(sandbox_id)
         self._proxied.pop(sandbox_id, None)
         return await self._best(sandbox_id, known)
@@ -167,10 +175,8 @@ class Endpoints:
             except Refused:
                 raise
             except EngineError as error:
-                raise NotReached(
-                    f"the daemon answers neither directly ({why.message}) nor by the proxy"
-                ) from error
-            self._proxied[sandbox_id] = time.monotonic()
+                raise NotReached(f"the daemon answers neither directly ({why.message}) nor by the proxy") from error
+            self._proxied[sandbox_id] = self._clock()
             while len(self._proxied) > MAX_ROUTES:
                 self._proxied.popitem(last=False)
             return proxied
@@ -180,12 +186,12 @@ class Endpoints:
         """The proxy of the engine that was configured, whatever address the answer names; its headers are
         sent along.
         """
-        since = time.monotonic()
+        since = self._clock()
         found = await self._lookup(sandbox_id, True)
         return Route(Side.PROXY, self._proxy_base(sandbox_id), safe_headers(found.headers), since)
 
     async def _direct(self, sandbox_id: str) -> Route:
-        since = time.monotonic()
+        since = self._clock()
         found = await self._lookup(sandbox_id, False)
         place = parse_endpoint(found.endpoint)
         headers = safe_headers(found.headers)
@@ -248,6 +254,11 @@ def _inside(address: Address, networks: Sequence[Network]) -> bool:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return any(address in network for network in networks if network.version == address.version)
+
+
+def _being_cancelled() -> bool:
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0
 
 
 async def _resolve(host: str) -> list[Address]:

@@ -62,7 +62,7 @@ class CommandStream:
 
     def feed(self, piece: bytes) -> list[CommandEvent]:
         """Events that became whole with ``piece``, oldest first."""
-        return self._read(self._frames.feed(piece))
+        return [] if self._done else self._read(self._frames.feed(piece))
 
     def finish(self) -> list[CommandEvent]:
         """The end of the bytes. Without a terminal event before it this is a failure: it tells nothing of the

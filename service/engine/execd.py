@@ -74,9 +74,7 @@ class Execd:
         assert stream.command is not None
         return stream.command
 
-    async def stream(
-        self, sandbox_id: str, spec: CommandSpec, *, silence: float
-    ) -> AsyncIterator[CommandEvent]:
+    async def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncIterator[CommandEvent]:
         """Events of a foreground command, as they come."""
         deadline = Deadline(spec.timeout + STREAM_GRACE, silence)
         body = _body(spec, background=False)
@@ -92,9 +90,7 @@ class Execd:
         lines: list[str] = []
         room = MAX_SHORT
         exit_code = 0
-        async for event in self._run(
-            Call.SHORT, sandbox_id, _body(spec, background=False), deadline, CommandStream()
-        ):
+        async for event in self._run(Call.SHORT, sandbox_id, _body(spec, background=False), deadline, CommandStream()):
             if event.type == "stdout" and room > 0:
                 lines.append("" if event.text == "\n" else event.text)
                 room -= len(event.text.encode()) + 1
@@ -128,9 +124,7 @@ class Execd:
 
         async def ask(max_age: float) -> CommandStatus:
             path = f"/command/status/{command}"
-            reply = await self._call(
-                Call.STATUS, sandbox_id, "GET", path, STATUS, MAX_STATUS, max_age=max_age
-            )
+            reply = await self._call(Call.STATUS, sandbox_id, "GET", path, STATUS, MAX_STATUS, max_age=max_age)
             return wire.command_status(reply.body, command)
 
         return await self._sure(ask)
@@ -138,9 +132,7 @@ class Execd:
     async def interrupt(self, sandbox_id: str, command: str) -> None:
         """SIGTERM to the process group, up to 3 s, SIGKILL."""
         require_command_id(command)
-        await self._call(
-            Call.INTERRUPT, sandbox_id, "DELETE", f"/command?id={command}", INTERRUPT, max_age=FRESH
-        )
+        await self._call(Call.INTERRUPT, sandbox_id, "DELETE", f"/command?id={command}", INTERRUPT, max_age=FRESH)
 
     # -- files
 

@@ -109,9 +109,7 @@ class Lifecycle:
         require_sandbox_id(sandbox_id)
         return f"{self._base}/{sandbox_id}"
 
-    async def _call(
-        self, call: Call, method: str, url: str, deadline: Deadline, body: bytes | None = None
-    ) -> Reply:
+    async def _call(self, call: Call, method: str, url: str, deadline: Deadline, body: bytes | None = None) -> Reply:
         request = Request(
             call=call,
             side=Side.LIFECYCLE,

@@ -115,9 +115,7 @@ def sandbox(body: bytes) -> SandboxInfo:
 def listing(body: bytes) -> SandboxListing:
     """A page of the list."""
     found = decode(body, _Listing, "list of sandboxes")
-    return SandboxListing(
-        items=[_info(each) for each in found.items], has_next=found.pagination.has_next_page
-    )
+    return SandboxListing(items=[_info(each) for each in found.items], has_next=found.pagination.has_next_page)
 
 
 def renewed(body: bytes) -> float:

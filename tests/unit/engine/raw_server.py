@@ -124,9 +124,7 @@ def reply(
 def stream_head(**headers: str) -> bytes:
     """The head of an event stream in chunks."""
     extra = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    return (
-        f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n{extra}\r\n"
-    ).encode()
+    return (f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n{extra}\r\n").encode()
 
 
 def chunk(data: bytes) -> bytes:
