@@ -49,6 +49,7 @@ class EngineChild:
         """Raises ``EngineDidNotStart``."""
         api_key = secrets.token_urlsafe(32)
         # -P: a `service` package in the working directory is not ours.
+        command = [sys.executable, "-P", "-m", "service.local_engine", "--bind", "127.0.0.1:0"]
         process = await asyncio.create_subprocess_exec(
             *command,
             "--exit-with-stdin",

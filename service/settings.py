@@ -182,9 +182,7 @@ def _redis_url(value: Any) -> str:
     text = _text(value)
     if text == "memory://":
         return text
-    expected = ValueError(
-        "memory://, redis://, rediss://, redis+sentinel:// or redis+cluster://, with a host"
-    )
+    expected = ValueError("memory://, redis://, rediss://, redis+sentinel:// or redis+cluster://, with a host")
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -301,9 +299,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "metrics_token": _secret,
     "insecure": _flag,
 }
-_SECRET = frozenset(
-    {"redis_url", "engine_url", "engine_api_key", "secret", "url", "api_key", "metrics_token"}
-)
+_SECRET = frozenset({"redis_url", "engine_url", "engine_api_key", "secret", "url", "api_key", "metrics_token"})
 """Never repeated in a message: URLs may carry a password."""
 
 
@@ -319,12 +315,7 @@ def load(environ: Mapping[str, str] | None = None, overrides: Mapping[str, Any] 
     for name, value in (_file(config) if config else {}).items():
         _note(found, unknown, name, value, name)
     for name, value in environ.items():
-        if (
-            name.startswith(PREFIX)
-            and value
-            and name != PREFIX + "CONFIG"
-            and not name.startswith("ONCEBOX_TEST_")
-        ):
+        if name.startswith(PREFIX) and value and name != PREFIX + "CONFIG" and not name.startswith("ONCEBOX_TEST_"):
             _note(found, unknown, name, value, name)
     for name, value in (overrides or {}).items():
         found[name] = (PREFIX + name.upper(), value)

@@ -30,9 +30,7 @@ class Application:
         self.settings = settings
         self.manages_core = manages_core
         self.draining = False
-        self.endpoints = routes.table(
-            system.Readiness(self._is_draining), system.Documents(*openapi.documents())
-        )
+        self.endpoints = routes.table(system.Readiness(self._is_draining), system.Documents(*openapi.documents()))
         self._http = self._assembled()
 
     def _is_draining(self) -> bool:
@@ -73,9 +71,7 @@ class Application:
 def authenticator(settings: Settings) -> Authenticator:
     """How callers are told apart. Raises ``SettingsError`` rather than ignore keys that were asked for."""
     if settings.has_keys:
-        raise SettingsError(
-            "ONCEBOX_TENANTS: this version has no API keys yet, and does not start without them"
-        )
+        raise SettingsError("ONCEBOX_TENANTS: this version has no API keys yet, and does not start without them")
     return OneTenant()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -48,9 +48,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
 def decode_query(query: bytes, kind: type[S]) -> S:
     """The query string as a ``kind``: list fields may be repeated, others not. Raises ``InvalidRequest``."""
     try:
-        pairs = parse_qsl(
-            query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS
-        )
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except ValueError:
         raise InvalidRequest.of("query", f"at most {MAX_PARAMETERS} parameters, in UTF-8") from None
     repeatable = _repeatable(kind)
@@ -65,19 +63,22 @@ def decode_query(query: bytes, kind: type[S]) -> S:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _invalid(error) from None
+        raise _invalid(error, flat=True) from None
 
 
 @functools.cache
 def _repeatable(kind: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(field.name for field in msgspec.structs.fields(kind) if get_origin(field.type) is list)
+    hints = get_type_hints(kind)  # without what is only annotated
+    return frozenset(name for name, hint in hints.items() if get_origin(hint) is list)
 
 
-def _invalid(error: msgspec.ValidationError) -> InvalidRequest:
+def _invalid(error: msgspec.ValidationError, *, flat: bool = False) -> InvalidRequest:
+    """The field and what is wrong with it, from msgspec's message. ``flat``: fields have no parts."""
     what, _, where = str(error).rpartition(" - at `")
     if not what:
         what, where = where, ""
     field = re.sub(r"\[(\w+)\]", r".\1", where.rstrip("`").replace("[...]", "").removeprefix("$")).lstrip(".")
+    field = field.partition(".")[0] if flat else field
     named = _FIELD.fullmatch(what)
     if named is not None:
         field = ".".join(part for part in (field, named[2]) if part)

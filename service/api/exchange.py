@@ -169,13 +169,17 @@ class Call:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def unless_gone(self, answer: Awaitable[T]) -> T:
-        """``answer``, or ``CallerGone`` as soon as nobody waits for it any more (and it is cancelled)."""
+    async def unless_gone(self, answer: Awaitable[T], *, settle: float = 0.0) -> T:
+        """``answer``, or ``CallerGone`` once nobody waits for it any more; it is then cancelled.
+
+        It gets another ``settle`` seconds first: what a request has begun must not be cut off in the middle.
+        """
         work = asyncio.ensure_future(answer)
         gone = asyncio.ensure_future(self.gone())
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
+                await asyncio.wait({work}, timeout=settle)
                 raise CallerGone
             return work.result()
         finally:

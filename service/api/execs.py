@@ -21,7 +21,16 @@ async def run(call: Call, request: Exec) -> ASGIApp:
     if accepts_events(call.exchange.headers.get("accept", [])):
         events = call.core.execs.stream(call.tenant, request, call.key)
         return await EventStream.open(
-            call, events, lambda event: (event.kind, None, event.data), tell_trouble=True
+            call,
+            events,
+            lambda event: (event.kind, None, event.data),
+            tell_trouble=True,
+            settle=_settle(call),
         )
-    answer = await call.unless_gone(call.core.execs.run(call.tenant, request, call.key))
+    answer = await call.unless_gone(call.core.execs.run(call.tenant, request, call.key), settle=_settle(call))
     return reply(answer.value, replayed=answer.replayed)
+
+
+def _settle(call: Call) -> float:
+    """Seconds within which a claim is settled or left to others; what follows only waits for the result."""
+    return call.core.settings.claim_wait + 5

@@ -73,6 +73,4 @@ async def events(call: Call, query: EventsQuery) -> ASGIApp:
     if cursor is not None and call.core.jobs.is_end(cursor):
         return empty()
     stream = call.core.jobs.events(call.tenant, call.command_id, cursor=cursor, encoding=query.encoding)
-    return await EventStream.open(
-        call, stream, lambda event: (event.kind, event.id, event.data), tell_trouble=False
-    )
+    return await EventStream.open(call, stream, lambda event: (event.kind, event.id, event.data), tell_trouble=False)

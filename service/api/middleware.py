@@ -189,16 +189,12 @@ class Guard:
         hosts = exchange.headers.get("host", [])
         host = hosts[0].strip().lower() if len(hosts) == 1 else ""
         if self.local and not _loopback_authority(host):
-            raise Forbidden(
-                "Host must be a loopback name: there are no API keys, so only this machine is served"
-            )
+            raise Forbidden("Host must be a loopback name: there are no API keys, so only this machine is served")
         for origin in exchange.headers.get("origin", []):
             authority = _authority_of(origin)
             same = authority == host and bool(host)
             if not (same or (self.local and _loopback_authority(authority))):
-                raise Forbidden(
-                    "This Origin is foreign: there are no API keys, so no other site's page is served"
-                )
+                raise Forbidden("This Origin is foreign: there are no API keys, so no other site's page is served")
 
 
 def _authority_of(origin: str) -> str:

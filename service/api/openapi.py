@@ -115,8 +115,7 @@ def _parameters(endpoint: routes.Endpoint[Any]) -> list[dict[str, Any]]:
         key = {"type": "string", "pattern": "^[!-~]{1,255}$"}
         found.append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": key})
     found += [
-        {"name": name, "in": "header", "required": False, "schema": {"type": "string"}}
-        for name in endpoint.headers
+        {"name": name, "in": "header", "required": False, "schema": {"type": "string"}} for name in endpoint.headers
     ]
     return found + ([] if endpoint.takes_body else _query(endpoint.kind))
 

@@ -23,9 +23,7 @@ from service.messages import (
 PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items of one page.")]
 PageToken = Annotated[str, Meta(max_length=4096, description="`next_page_token` of the page before.")]
 Pairs = Annotated[list[str], Meta(description="`k=v`; all of them must match.")]
-Cursor = Annotated[
-    str, Meta(max_length=4096, description="`cursor` of the answer before; absent: from the start.")
-]
+Cursor = Annotated[str, Meta(max_length=4096, description="`cursor` of the answer before; absent: from the start.")]
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,9 +53,7 @@ class JobQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``GET /v1/exec-jobs/{command_id}``."""
 
     cursor: Cursor | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=MAX_CHUNK, description="Bytes of the log in one answer.")] = (
-        DEFAULT_CHUNK
-    )
+    limit: Annotated[int, Meta(ge=1, le=MAX_CHUNK, description="Bytes of the log in one answer.")] = DEFAULT_CHUNK
     wait: Annotated[
         float,
         Meta(ge=0, le=MAX_WAIT, description="Seconds to wait for something that the cursor has not seen."),

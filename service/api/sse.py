@@ -50,9 +50,17 @@ class EventStream:
     """An answer that writes events as they come, until they end or the reader leaves."""
 
     def __init__(
-        self, call: Call, events: AsyncIterator[Any], show: Callable[[Any], Shown], *, tell_trouble: bool
+        self,
+        call: Call,
+        events: AsyncIterator[Any],
+        show: Callable[[Any], Shown],
+        *,
+        tell_trouble: bool,
+        settle: float = 0.0,
     ) -> None:
         self._call = call
+        self._settle = settle
+        self._begun = False
         self._tell_trouble = tell_trouble
         self._events = events
         self._show = show
@@ -60,14 +68,21 @@ class EventStream:
 
     @classmethod
     async def open(
-        cls, call: Call, events: AsyncIterator[E], show: Callable[[E], Shown], *, tell_trouble: bool
+        cls,
+        call: Call,
+        events: AsyncIterator[E],
+        show: Callable[[E], Shown],
+        *,
+        tell_trouble: bool,
+        settle: float = 0.0,
     ) -> EventStream:
         """The stream of ``events``. Raises what ``events`` raises before the first one, if it does so soon.
 
         Later trouble is an ``error`` event where ``tell_trouble``; else the stream just ends, and its reader
-        comes back with the last id.
+        comes back with the last id. ``settle``: seconds that the first event gets although the reader left, for
+        what the request has begun must not be cut off in the middle.
         """
-        stream = cls(call, events, show, tell_trouble=tell_trouble)
+        stream = cls(call, events, show, tell_trouble=tell_trouble, settle=settle)
         try:
             await asyncio.wait({stream._next}, timeout=OPENING_SECONDS)
             if stream._next.done():
@@ -91,10 +106,10 @@ class EventStream:
 
     async def _write(self, send: Send, gone: asyncio.Future[None]) -> None:
         while True:
-            await asyncio.wait(
-                {self._next, gone}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait({self._next, gone}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
+                if not self._begun:
+                    await asyncio.wait({self._next}, timeout=self._settle)
                 raise CallerGone
             if not self._next.done():
                 await send({"type": "http.response.body", "body": b": alive\n\n", "more_body": True})
@@ -106,6 +121,7 @@ class EventStream:
                 return
             if event is None:
                 return
+            self._begun = True
             self._next = asyncio.ensure_future(anext(self._events, None))
             body = format_event(*self._show(event))
             await send({"type": "http.response.body", "body": body, "more_body": True})

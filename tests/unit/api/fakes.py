@@ -1,0 +1,295 @@
+"""A core that does nothing but note what it was asked, and an ASGI client that shows every byte."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from service.api.application import Application
+from service.core.answers import Answer, Event, ExecEvent, RawOutput
+from service.core.app import Core
+from service.messages import (
+    CreateSandbox,
+    Exec,
+    ExecResult,
+    ExecStart,
+    ExecText,
+    Job,
+    JobOutput,
+    JobPage,
+    JobState,
+    OutputEvent,
+    Sandbox,
+    SandboxPage,
+    SandboxState,
+    SubmitJob,
+)
+from service.settings import Settings
+
+JOB = Job(command_id="cmd_c2I_0", sandbox_id="sb", state=JobState.RUNNING)
+SANDBOX = Sandbox(sandbox_id="sb", state=SandboxState.RUNNING, ready=True)
+RESULT = ExecResult(
+    command_id="cmd_c2I_0", exit_code=0, timed_out=False, stdout="hi\n", stderr="", truncated=False, duration=0.1
+)
+
+
+@dataclass
+class FakeCore:
+    """Sandboxes, jobs and execs in one: ``calls`` has what was asked, ``error`` is raised instead of an answer."""
+
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    error: Exception | None = None
+    replayed: bool = False
+    reasons: list[str] = field(default_factory=list)
+    pending: asyncio.Event | None = None
+    """A long poll answers when it is set."""
+    poll_cancelled: bool = False
+    events_script: list[Event | Exception | asyncio.Event] = field(default_factory=list)
+    events_closed: bool = False
+    exec_script: list[ExecEvent | Exception] = field(default_factory=list)
+    raw_output: RawOutput | None = None
+
+    settings: Settings = field(default_factory=Settings)
+
+    def __post_init__(self) -> None:
+        self.sandboxes = _Sandboxes(self)
+        self.jobs = _Jobs(self)
+        self.execs = _Execs(self)
+        self.started = 0
+        self.shut_down: list[float] = []
+
+    def note(self, name: str, **asked: Any) -> None:
+        self.calls.append((name, asked))
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What the last call was asked."""
+        return self.calls[-1][1]
+
+    def app(self, settings: Settings | None = None, *, manages_core: bool = False) -> Application:
+        return Application(cast(Core, self), settings or Settings(), manages_core=manages_core)
+
+    async def readiness(self) -> list[str]:
+        return self.reasons
+
+    async def start(self) -> None:
+        self.started += 1
+
+    async def shutdown(self, grace: float) -> None:
+        self.shut_down.append(grace)
+
+
+class _Sandboxes:
+    def __init__(self, core: FakeCore) -> None:
+        self.core = core
+
+    async def create(self, tenant: str, request: CreateSandbox, key: str | None) -> Answer[Sandbox]:
+        self.core.note("create", tenant=tenant, request=request, key=key)
+        return Answer(SANDBOX, self.core.replayed, key or "")
+
+    async def get(self, tenant: str, sandbox_id: str) -> Sandbox:
+        self.core.note("get", tenant=tenant, sandbox_id=sandbox_id)
+        return SANDBOX
+
+    async def list(self, tenant: str, **asked: Any) -> SandboxPage:
+        self.core.note("list", tenant=tenant, **asked)
+        return SandboxPage(items=[SANDBOX])
+
+    async def delete(self, tenant: str, sandbox_id: str) -> None:
+        self.core.note("delete", tenant=tenant, sandbox_id=sandbox_id)
+
+    async def renew(self, tenant: str, sandbox_id: str, timeout: int) -> Sandbox:
+        self.core.note("renew", tenant=tenant, sandbox_id=sandbox_id, timeout=timeout)
+        return SANDBOX
+
+    async def pause(self, tenant: str, sandbox_id: str) -> Sandbox:
+        self.core.note("pause", tenant=tenant, sandbox_id=sandbox_id)
+        return SANDBOX
+
+    async def resume(self, tenant: str, sandbox_id: str) -> Sandbox:
+        self.core.note("resume", tenant=tenant, sandbox_id=sandbox_id)
+        return SANDBOX
+
+
+class _Jobs:
+    def __init__(self, core: FakeCore) -> None:
+        self.core = core
+
+    async def submit(self, tenant: str, request: SubmitJob, key: str | None) -> Answer[Job]:
+        self.core.note("submit", tenant=tenant, request=request, key=key)
+        return Answer(JOB, self.core.replayed, key or "")
+
+    async def get(self, tenant: str, command_id: str, **asked: Any) -> JobOutput:
+        self.core.note("get", tenant=tenant, command_id=command_id, **asked)
+        if self.core.pending is not None:
+            try:
+                await self.core.pending.wait()
+            except asyncio.CancelledError:
+                self.core.poll_cancelled = True
+                raise
+        return JobOutput(command_id=command_id, sandbox_id="sb", state=JobState.RUNNING, output="hi\n", cursor="c1")
+
+    async def list(self, tenant: str, **asked: Any) -> JobPage:
+        self.core.note("list", tenant=tenant, **asked)
+        return JobPage(items=[JOB])
+
+    async def cancel(self, tenant: str, command_id: str) -> Job:
+        self.core.note("cancel", tenant=tenant, command_id=command_id)
+        return JOB
+
+    def is_end(self, cursor: str) -> bool:
+        return cursor == "the-end"
+
+    async def events(self, tenant: str, command_id: str, **asked: Any) -> AsyncIterator[Event]:
+        self.core.note("events", tenant=tenant, command_id=command_id, **asked)
+        try:
+            for item in self.core.events_script:
+                if isinstance(item, asyncio.Event):
+                    await item.wait()
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield item
+        finally:
+            self.core.events_closed = True
+
+    async def raw(self, tenant: str, command_id: str, *, range: tuple[int | None, int | None] | None) -> RawOutput:
+        self.core.note("raw", tenant=tenant, command_id=command_id, range=range)
+        assert self.core.raw_output is not None
+        return self.core.raw_output
+
+
+class _Execs:
+    def __init__(self, core: FakeCore) -> None:
+        self.core = core
+
+    async def run(self, tenant: str, request: Exec, key: str | None) -> Answer[ExecResult]:
+        self.core.note("run", tenant=tenant, request=request, key=key)
+        return Answer(RESULT, self.core.replayed, key or "")
+
+    async def stream(self, tenant: str, request: Exec, key: str | None) -> AsyncIterator[ExecEvent]:
+        self.core.note("stream", tenant=tenant, request=request, key=key)
+        for item in self.core.exec_script:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+
+def output_event(text: str, id: str) -> Event:
+    return Event("output", id, OutputEvent(output=text))
+
+
+EXEC_EVENTS = [
+    ExecEvent("start", ExecStart(command_id="cmd_c2I_0")),
+    ExecEvent("stdout", ExecText(text="hi\n")),
+    ExecEvent("result", RESULT),
+]
+
+
+async def chunks(*parts: bytes, error: Exception | None = None) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+    if error is not None:
+        raise error
+
+
+@dataclass
+class Got:
+    """An answer as it was sent. ``finished``: its last part came."""
+
+    status: int = 0
+    header_list: list[tuple[str, str]] = field(default_factory=list)
+    body: bytes = b""
+    parts: list[bytes] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        names = [name for name, _ in self.header_list]
+        assert len(set(names)) == len(names), f"a header twice: {names}"
+        return dict(self.header_list)
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+class Connection:
+    """One request to an ASGI application, driven from a test."""
+
+    def __init__(
+        self,
+        app: Callable[..., Any],
+        method: str,
+        target: str,
+        *,
+        headers: Iterable[tuple[str, str]] = (),
+        body: Iterable[bytes] = (),
+        more: bool = False,
+    ) -> None:
+        path, _, query = target.partition("?")
+        sent = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
+        if not any(name == b"host" for name, _ in sent):
+            sent.append((b"host", b"127.0.0.1:8700"))
+        self.scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": sent,
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 8700),
+        }
+        self.got = Got()
+        self.incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.taken = asyncio.Event()
+        self.taken.set()
+        parts = list(body)
+        for part in parts:
+            self.incoming.put_nowait({"type": "http.request", "body": part, "more_body": True})
+        if not more:
+            self.incoming.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+        self.task = asyncio.ensure_future(app(self.scope, self.incoming.get, self._send))
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        await self.taken.wait()
+        if message["type"] == "http.response.start":
+            assert self.got.status == 0, "a second answer"
+            self.got.status = message["status"]
+            self.got.header_list = [(name.decode().lower(), value.decode()) for name, value in message["headers"]]
+        else:
+            assert self.got.status != 0, "a body without a head"
+            assert not self.got.finished, "a body after the end"
+            self.got.body += message.get("body", b"")
+            self.got.parts.append(message.get("body", b""))
+            self.got.finished = not message.get("more_body", False)
+
+    def disconnect(self) -> None:
+        self.incoming.put_nowait({"type": "http.disconnect"})
+
+    async def answer(self) -> Got:
+        async with asyncio.timeout(10):
+            await self.task
+        return self.got
+
+
+async def ask(app: Callable[..., Any], method: str, target: str, **request: Any) -> Got:
+    """Send a request and take its answer."""
+    return await Connection(app, method, target, **request).answer()
+
+
+async def post(
+    app: Callable[..., Any], target: str, body: Any, *, headers: Iterable[tuple[str, str]] = (), **request: Any
+) -> Got:
+    """POST ``body``: bytes as they are, anything else as JSON."""
+    raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    sent = [("content-type", "application/json"), ("content-length", str(len(raw))), *headers]
+    return await ask(app, "POST", target, headers=sent, body=[raw], **request)
