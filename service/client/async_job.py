@@ -45,7 +45,7 @@ class AsyncJob(JobView):
             JobNotFound: the service does not know the id; the command may have run all the same.
         """
         timeout = self._info.timeout if self._info else None
-        self._note(await self._driver.run(self._calls.status(self._id, timeout=timeout, cursor=self._cursor)))
+        self._note(await self._driver.run(self._calls.status(self._id, timeout=timeout)))
         assert self._info is not None
         return self._info
 
@@ -73,6 +73,8 @@ class AsyncJob(JobView):
         async for piece in self._pieces(follower, follow):
             if text := unsaid.beyond(piece.text(), replaces=piece.replace):
                 yield text
+        if text := unsaid.rest() or "":
+            yield text
 
     async def stream_bytes(
         self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None
@@ -83,6 +85,8 @@ class AsyncJob(JobView):
         async for piece in self._pieces(follower, follow):
             if data := unsaid.beyond(piece.data(), replaces=piece.replace):
                 yield data
+        if data := unsaid.rest() or b"":
+            yield data
 
     async def result(self, *, check: bool = False, timeout: float | None = None) -> JobResult:
         """Waits until the job is over, and returns its end and its whole output.
@@ -146,9 +150,8 @@ class AsyncJob(JobView):
 
     async def _drain(self, follower: Follower, sink: Sink) -> None:
         while (piece := await self._driver.run(follower.next())) is not None:
-            taken = sink.take(piece)
-            if inspect.isawaitable(taken):
-                await taken
+            await _done(sink.take(piece))
+        await _done(sink.end())
 
     async def _pieces(self, follower: Follower, follow: bool) -> AsyncIterator[Piece]:
         while True:
@@ -158,3 +161,8 @@ class AsyncJob(JobView):
                 yield piece
             if follower.over or (not follow and follower.caught_up):
                 return
+
+
+async def _done(taken: Any) -> None:
+    if inspect.isawaitable(taken):
+        await taken

@@ -115,13 +115,11 @@ class Calls:
         timeout = float(body.get("timeout") or DEFAULT_EXEC_TIMEOUT)
         return self._make("/v1/exec", body, ExecResult, key=key, patience=timeout)
 
-    def status(self, command_id: str, *, timeout: int | None, cursor: str | None) -> Flow[JobRead]:
+    def status(self, command_id: str, *, timeout: int | None) -> Flow[JobRead]:
         """``GET /v1/exec-jobs/{command_id}``, for the state alone."""
         query = {"limit": str(STATUS_LIMIT)}
         if timeout is not None and "timeout" not in self.terms.unsupported:
             query["timeout"] = str(timeout)
-        if cursor is not None:
-            query["cursor"] = cursor
         request = self._get(_job_path(command_id), list(query.items()))
         return call(self.terms, request, _job_reader(command_id, JobRead), of_job=True)
 

@@ -188,6 +188,7 @@ class Follower:
             # Of another version of the service, perhaps: from the start, in place of all that came.
             self.cursor = None
             self._restarted = True
+            self._snapshot = None
             return True
         sent = {"wait": wait > 0, "timeout": self._job_timeout is not None}
         for name in _OPTIONAL:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from fcntl import F_GETFL, fcntl
 from typing import IO, Any, Generic, Protocol, TypeVar
 
 from ..messages import Encoding
@@ -47,24 +49,44 @@ class Piece:
 class Unsaid(Generic[S]):
     """What of a replaceable output has not been given away yet, when what was given can't be taken back.
 
-    A replacement that begins with all that was given adds only its rest. One that does not (the output's
-    start is no longer kept, or the file was made anew) is given whole. Remembers a count and a hash, not the
-    output.
+    A replacement that begins with all that was given adds only its rest. One that does not (the output's start is
+    no longer kept, or the file was made anew) is given whole. What was given is remembered as a count and a hash;
+    only a replacement is held back until it is as long.
     """
 
     def __init__(self) -> None:
         self._count = 0
         self._hash = hashlib.blake2b()
+        self._held: list[S] | None = None
+        self._held_count = 0
 
     def beyond(self, content: S, *, replaces: bool) -> S:
-        """The part of ``content`` to give away now."""
+        """The part to give away now; empty if there is none yet."""
         if replaces and self._count:
-            begins_alike = len(content) >= self._count and _hash(content[: self._count]) == self._hash.digest()
-            if begins_alike:
-                content = content[self._count :]
-            else:
-                self._count = 0
-                self._hash = hashlib.blake2b()
+            self._held, self._held_count = [], 0
+        if self._held is None:
+            return self._give(content)
+        self._held.append(content)
+        self._held_count += len(content)
+        if self._held_count < self._count:
+            return content[:0]
+        whole = content[:0].join(self._held)
+        self._held = None
+        if _hash(whole[: self._count]) == self._hash.digest():
+            return self._give(whole[self._count :])
+        return self._give_anew(whole)
+
+    def rest(self) -> S | None:
+        """What is left at the end: a replacement that stayed shorter than what was given before."""
+        held, self._held = self._held, None
+        return self._give_anew(held[0][:0].join(held)) if held else None
+
+    def _give_anew(self, content: S) -> S:
+        self._count = 0
+        self._hash = hashlib.blake2b()
+        return self._give(content)
+
+    def _give(self, content: S) -> S:
         self._count += len(content)
         self._hash.update(_bytes(content))
         return content
@@ -79,13 +101,16 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 class Sink(Protocol):
-    """Takes output."""
+    """Takes output. What its methods return is awaited by the asynchronous client, if it can be."""
 
     encoding: Encoding
     skipped_bytes: int
 
     def take(self, piece: Piece) -> Any:
-        """The next piece. What is returned is awaited by the asynchronous client, if it can be."""
+        """The next piece."""
+
+    def end(self) -> Any:
+        """There are no more."""
 
 
 class Joined:
@@ -105,6 +130,9 @@ class Joined:
         self._texts.append(piece.text())
         self.skipped_bytes = max(self.skipped_bytes, piece.skipped_bytes)
 
+    def end(self) -> None:
+        """Nothing is held back."""
+
     @property
     def text(self) -> str:
         """All of it."""
@@ -116,19 +144,21 @@ class ToCallback:
 
     def __init__(self, callback: Callable[[Any], Any], *, text: bool) -> None:
         self._callback = callback
-        self._unsaid_text: Unsaid[str] | None = Unsaid() if text else None
-        self._unsaid_data: Unsaid[bytes] = Unsaid()
+        self._unsaid: Unsaid[Any] = Unsaid()
         self.encoding = Encoding.UTF8 if text else Encoding.BASE64
         self.skipped_bytes = 0
 
     def take(self, piece: Piece) -> Any:
         """The next piece. Returns what the callback returned."""
         self.skipped_bytes = max(0 if piece.replace else self.skipped_bytes, piece.skipped_bytes)
-        content: str | bytes
-        if self._unsaid_text is not None:
-            content = self._unsaid_text.beyond(piece.text(), replaces=piece.replace)
-        else:
-            content = self._unsaid_data.beyond(piece.data(), replaces=piece.replace)
+        content = piece.text() if self.encoding is Encoding.UTF8 else piece.data()
+        return self._call(self._unsaid.beyond(content, replaces=piece.replace))
+
+    def end(self) -> Any:
+        """There are no more pieces. Returns what the callback returned."""
+        return self._call(self._unsaid.rest())
+
+    def _call(self, content: Any) -> Any:
         return self._callback(content) if content else None
 
 
@@ -145,14 +175,19 @@ class ToFile(ToCallback):
         if piece.replace and self._start is not None:
             self._file.seek(self._start)
             self._file.truncate()
-            self._unsaid_text = None if self._unsaid_text is None else Unsaid()
-            self._unsaid_data = Unsaid()
+            self._unsaid = Unsaid()
         super().take(piece)
 
 
 def _can_seek(file: Any) -> bool:
     # Not every object with a `write` is a whole file.
-    return bool(getattr(file, "seekable", lambda: False)())
+    if not getattr(file, "seekable", lambda: False)():
+        return False
+    try:
+        # `>>` in a shell: such a file begins at 0, with somebody else's content.
+        return not fcntl(file.fileno(), F_GETFL) & os.O_APPEND
+    except OSError:
+        return True  # in memory
 
 
 def _writer(file: Any) -> Callable[[Any], None]:

@@ -44,7 +44,7 @@ class Job(JobView):
             JobNotFound: the service does not know the id; the command may have run all the same.
         """
         timeout = self._info.timeout if self._info else None
-        self._note(self._driver.run(self._calls.status(self._id, timeout=timeout, cursor=self._cursor)))
+        self._note(self._driver.run(self._calls.status(self._id, timeout=timeout)))
         assert self._info is not None
         return self._info
 
@@ -70,6 +70,8 @@ class Job(JobView):
         for piece in self._pieces(follower, follow):
             if text := unsaid.beyond(piece.text(), replaces=piece.replace):
                 yield text
+        if text := unsaid.rest() or "":
+            yield text
 
     def stream_bytes(
         self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None
@@ -80,6 +82,8 @@ class Job(JobView):
         for piece in self._pieces(follower, follow):
             if data := unsaid.beyond(piece.data(), replaces=piece.replace):
                 yield data
+        if data := unsaid.rest() or b"":
+            yield data
 
     def result(self, *, check: bool = False, timeout: float | None = None) -> JobResult:
         """Waits until the job is over, and returns its end and its whole output.
@@ -143,6 +147,7 @@ class Job(JobView):
     def _drain(self, follower: Follower, sink: Sink) -> None:
         while (piece := self._driver.run(follower.next())) is not None:
             sink.take(piece)
+        sink.end()
 
     def _pieces(self, follower: Follower, follow: bool) -> Iterator[Piece]:
         while True:

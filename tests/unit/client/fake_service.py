@@ -153,7 +153,8 @@ class FakeService:
         self.honours_wait = True
         self.knows = set(QUERY)
         self.logs_fail: Callable[[FakeJob], bool] = lambda job: False
-        self.restarts = 0
+        self.log_lost: Callable[[FakeJob], bool] = lambda job: False
+        """The engine has lost its place in the log: a read from the start is a snapshot, another one fails."""
 
     # The door
 
@@ -229,7 +230,7 @@ class FakeService:
 
     def _fields(self, sent: dict[str, Any], known: set[str]) -> None:
         if strange := set(sent) - known:
-            name = sorted(strange)[0]
+            name = min(strange)
             raise ProblemAnswer(
                 422, "INVALID_REQUEST", f"{name}: unknown", errors=[{"field": name, "message": "unknown"}]
             )
@@ -270,11 +271,10 @@ class FakeService:
         return answer(201, self.sandboxes[name], location=f"/v1/sandboxes/{name}", **more)
 
     def _sandbox(self, method: str, name: str, verb: list[str], sent: dict[str, Any]) -> Answer:
-        if method == "DELETE" and not verb:
-            if name in self.sandboxes or name in self.deleted:
-                self.sandboxes.pop(name, None)
-                self.deleted.add(name)
-                return answer(204, None)
+        if method == "DELETE" and not verb and (name in self.sandboxes or name in self.deleted):
+            self.sandboxes.pop(name, None)
+            self.deleted.add(name)
+            return answer(204, None)
         if name not in self.sandboxes:
             raise ProblemAnswer(404, "SANDBOX_NOT_FOUND", name, sandbox_id=name)
         match (method, *verb):
@@ -359,7 +359,8 @@ class FakeService:
         if job.kind == "exec":
             return answer(200, {**message, **self._exec_output(job, encoding, now)})
         place = self._cursor(asked["cursor"])[0] if "cursor" in asked else 0
-        if self.logs_fail(job):
+        log_lost = self.log_lost(job)
+        if self.logs_fail(job) or (log_lost and place):
             extra = {"logs_ok": False, "cursor": asked.get("cursor"), "output": "", "encoding": encoding}
             if extra["cursor"] is None:
                 extra["cursor"] = f"c0.{message['state']}"
@@ -382,7 +383,7 @@ class FakeService:
                 "output": text,
                 "encoding": encoding,
                 "cursor": f"c{end}.{message['state']}",
-                "replace": False,
+                "replace": log_lost,
                 "logs_ok": True,
                 "output_complete": complete,
                 "more": bool(chunk) and end < len(written),
@@ -392,10 +393,7 @@ class FakeService:
 
     def _exec_output(self, job: FakeJob, encoding: str, now: float) -> dict[str, Any]:
         data = job.script.output if job.over(now) else b""
-        if encoding == "utf8":
-            text = data.decode("utf-8", "replace")
-        else:
-            text = base64.b64encode(data).decode()
+        text = data.decode("utf-8", "replace") if encoding == "utf8" else base64.b64encode(data).decode()
         return {
             "stdout": text,
             "stderr": "",

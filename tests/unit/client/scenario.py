@@ -12,7 +12,7 @@ WORDS = "Straße, 東京, 🙂 and plain text\n"
 SCRIPTS = {
     "build": Script(
         # The last block comes after the terminal state: a child that outlived its parent.
-        blocks=tuple((at * 7.0, f"{at}: {WORDS}".encode() * 3) for at in range(6)) + ((41.0, b"late\n"),),
+        blocks=(*((at * 7.0, f"{at}: {WORDS}".encode() * 3) for at in range(6)), (41.0, b"late\n")),
         ends=40.0,
         exit_code=3,
     ),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from service.client.driver import Hooks
 from service.client.rules import Terms
@@ -64,9 +64,7 @@ class Undisturbed:
             self.clock.now += request.read_timeout
             return Dropped("no answer in time")
         self.clock.now = until
-        return self.service.handle(
-            request.method, request.path, dict(request.headers), request.body, self.clock.now
-        )
+        return self.service.handle(request.method, request.path, dict(request.headers), request.body, self.clock.now)
 
 
 PAGE = b"<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
@@ -99,6 +97,7 @@ class Disturbed(Undisturbed):
             self.store_down,
             self.outcome_unknown,
             self.impatient,
+            self.cursor_forgotten,
             self.asleep,
         ]
 
@@ -108,6 +107,8 @@ class Disturbed(Undisturbed):
         self.service.honours_wait = self.rng.random() < 0.7
         broken = self.rng.random() < 0.15
         self.service.logs_fail = lambda job: broken
+        log_lost = self.rng.random() < 0.1
+        self.service.log_lost = lambda job: log_lost
         if self.stuck_answer is not None:
             # The connection is one answer behind, until it is given up.
             stale, self.stuck_answer = self.stuck_answer, self._real(request)
@@ -129,9 +130,15 @@ class Disturbed(Undisturbed):
         self.stuck_answer = None
 
     def _real(self, request: Request) -> Answer:
-        return self.service.handle(
-            request.method, request.path, dict(request.headers), request.body, self.clock.now
-        )
+        return self.service.handle(request.method, request.path, dict(request.headers), request.body, self.clock.now)
+
+    def _problem(
+        self, request: Request, status: int, code: str, *, retry_after: int | None = None, **more: Any
+    ) -> Answer:
+        headers = {"x-request-id": request.headers["X-Request-Id"]}
+        if retry_after is not None:
+            headers["retry-after"] = str(retry_after)
+        return problem(status, code, headers=headers, **more)
 
     def late(self, request: Request) -> Answer | Dropped:
         self.clock.now += self.rng.random() * request.read_timeout
@@ -185,20 +192,26 @@ class Disturbed(Undisturbed):
         return self._page(200)
 
     def rate_limited(self, request: Request) -> Answer:
-        return problem(429, "RATE_LIMITED", headers={"retry-after": str(self.rng.randrange(4))})
+        return self._problem(request, 429, "RATE_LIMITED", retry_after=self.rng.randrange(4))
 
     def store_down(self, request: Request) -> Answer:
-        return problem(503, "STORE_UNAVAILABLE", headers={"retry-after": "1"})
+        return self._problem(request, 503, "STORE_UNAVAILABLE", retry_after=1)
 
     def outcome_unknown(self, request: Request) -> Answer | Dropped:
         if request.method != "POST":
             return self._served(request)
         self._served(request)
-        return problem(502, "OUTCOME_UNKNOWN")
+        return self._problem(request, 502, "OUTCOME_UNKNOWN")
 
     def impatient(self, request: Request) -> Answer | Dropped:
         self.service.honours_wait = False
         return self._served(request)
+
+    def cursor_forgotten(self, request: Request) -> Answer | Dropped:
+        if "cursor=" not in request.path:
+            return self._served(request)
+        errors = [{"field": "cursor", "message": "is no cursor that this service made"}]
+        return self._problem(request, 422, "INVALID_REQUEST", errors=errors)
 
     def asleep(self, request: Request) -> Dropped:
         self.clock.now += 3600
@@ -251,7 +264,3 @@ def hooks(network: Undisturbed, clock: Clock, seed: int = 0) -> Hooks:
         sync_transport=sync_transport,
         async_transport=async_transport,
     )
-
-
-def decoded(answer: Answer) -> object:
-    return json.loads(answer.body)
