@@ -55,7 +55,7 @@ def _ends() -> list[Case]:
 
 def _texts() -> list[Case]:
     return [
-        Case("quotes", "echo \"a'b\" 'c\"d' `echo e` $(echo f) \\\\ \"$(printf '%s' \"g h\")\""),
+        Case("quotes", 'echo "a\'b" \'c"d\' `echo e` $(echo f) \\\\ "$(printf \'%s\' "g h")"'),
         Case("its own parameters", 'echo "$0" "$#" "$@" "$*" "$-" "$!"'),
         Case("several lines", "for i in 1 2; do\n echo $i\ndone\n# comment\ncat <<'X'\nheredoc $HOME \\\nX\n"),
         Case("a here document at the end", "cat <<X\na\nX"),
@@ -75,7 +75,7 @@ def _texts() -> list[Case]:
         Case("bash alone", "[[ a == a ]] && echo yes; echo ${BASH_VERSION:+bash}; a=(1 2); echo ${a[1]}"),
         Case("line numbers", "echo $LINENO\necho $LINENO\nnosuch"),
         Case("90 kB", "# " + "x" * 90_000 + "\necho ok"),
-        Case("96 KiB of quotes", ": '" + "\"`$\\" * 24_000 + "'; echo ok"),
+        Case("96 KiB of quotes", ": '" + '"`$\\' * 24_000 + "'; echo ok"),
         Case("96 KiB in all", "echo ok #" + "x" * (96 * 1024 - 9)),
         Case("eval", "eval 'echo a; exit 6'"),
     ]
@@ -106,12 +106,16 @@ def _surroundings() -> list[Case]:
         Case("short names", "env | grep -v '^_=' | sort; echo $f $l $s", letters),
         Case("our names", 'env | grep ONCEBOX; echo "${ONCEBOX_COMMAND-x}${ONCEBOX_FENCE-y}"'),
         Case("unexported variables", "set | grep -i -e oncebox -e '/fence' | grep -v -e '^_=' -e EXECUTION_STRING"),
-        Case("a PATH without anything", "echo $PATH; ls; echo rc $?", {"PATH": "/nosuch"}),
+        Case("a PATH without anything", "echo $PATH; ls 2>/dev/null; echo rc $?", {"PATH": "/nosuch"}),
         Case("IFS", 'printf "%s" "$IFS" | od -c; a=a:b; echo $a', {"IFS": ":"}),
         Case("shell level", "echo $SHLVL"),
         Case("shell level set", "echo $SHLVL", {"SHLVL": "4"}),
         Case("a file that bash reads first", "echo body; echo $BASH_ENV", {"BASH_ENV": "/dev/null"}),
-        Case("a function from outside", "type f >/dev/null && f; env | grep -c BASH_FUNC", {"BASH_FUNC_f%%": "() { echo f; }"}),
+        Case(
+            "a function from outside",
+            "type f >/dev/null && f; env | grep -c BASH_FUNC",
+            {"BASH_FUNC_f%%": "() { echo f; }"},
+        ),
         Case("directory", "pwd; echo $PWD", cwd="/usr/lib"),
         Case("traps", "trap; grep Sig[BIC] /proc/self/status"),
         Case("ignored signals of a child", "sh -c 'trap; grep SigIgn /proc/self/status'"),
@@ -154,6 +158,6 @@ CASES = [*_ends(), *_texts(), *_streams(), *_surroundings(), *_processes()]
 
 DIFFERENT = {
     "a group's leader": "[ $(cut -d' ' -f5 /proc/$$/stat) -eq $$ ] && echo leader || echo not",
-    "kills the group by its own number": "kill -TERM -- -$$ 2>/dev/null; echo rc $?",
+    "kills the group by its own number": "kill -s TERM -- -$$ 2>/dev/null; echo rc $?",
 }
 """What a fence does change: the shell that runs the command is a child of the group's leader."""

@@ -40,7 +40,7 @@ class Ended:
     code: int
     output: bytes
     name: str = ""
-    """The engine's id of the command, or the process's."""
+    """The engine's id of the command."""
     status_size: int = 0
 
 
@@ -160,7 +160,7 @@ class Shell:
         process, output = self.start(text, env, cwd=cwd)
         code = self.finish(process, timeout=timeout, interrupt=interrupt)
         time.sleep(settle)
-        return Ended(code, output.read_bytes(), str(process.pid))
+        return Ended(code, output.read_bytes())
 
     def close(self) -> None:
         """End what still runs."""

@@ -1,0 +1,106 @@
+"""A command behind the fence runs as execd alone would run it, in every shell that a sandbox may have."""
+
+import re
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from service.core import fence
+from tests.contract.fence_commands import CASES, DIFFERENT, Case
+from tests.contract.fence_rig import Ended, Shell, boot_mark, fenced
+
+
+@pytest.fixture(params=["bash", "dash", "busybox"])
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
+    """Each shell in turn, with an empty home."""
+    if reason := Shell.missing(request.param):
+        pytest.skip(reason)
+    place = Shell(request.param, tmp_path / "place")
+    yield place
+    place.close()
+
+
+def comparable(ended: Ended) -> tuple[int, bytes]:
+    """What must be the same; bash's "Killed" line has a process's number in it."""
+    return ended.code, re.sub(rb"(line \d+: +)\d+( Killed)", rb"\1N\2", ended.output)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_fenced_command_ends_and_prints_as_an_unfenced_one(shell: Shell, case: Case) -> None:
+    token = secrets.token_hex(16)
+    text, env = fenced(shell, case.command, token, case.env)
+    how = {"cwd": case.cwd, "timeout": case.timeout, "interrupt": case.interrupt, "settle": case.settle}
+
+    with ThreadPoolExecutor(2) as threads:
+        plain_run = threads.submit(shell.run, case.command, case.env, **how)  # type: ignore[arg-type]
+        plain, behind = shell.run(text, env, **how), plain_run.result()  # type: ignore[arg-type]
+
+    assert comparable(plain) == comparable(behind)
+    noted = fence.parse_fence(Path(fence.fence_path(shell.directory, token)).read_bytes())
+    assert (noted.kind, noted.fingerprint, noted.timeout) == ("run", "f" * 32, 60)
+    killed_with_it = case.timeout or ("its group" in case.name and "TERM" not in case.name) or plain.code == 137
+    assert noted.exit_code == behind.code or (noted.exit_code is None and killed_with_it)
+
+
+@pytest.mark.parametrize("command", DIFFERENT.values(), ids=DIFFERENT)
+def test_what_a_fence_does_change(shell: Shell, command: str) -> None:
+    text, env = fenced(shell, command, secrets.token_hex(16))
+    assert shell.run(command).output != shell.run(text, env).output
+
+
+@pytest.mark.parametrize("directory", ["a b", "it's", 'q"$HOME`x`', "ž\n;exit 3", "*", "-n"])
+def test_the_fence_directory_may_be_any_absolute_path(shell: Shell, directory: str) -> None:
+    shell.directory = f"{shell.home}/{directory}/deep"
+    token, voided = secrets.token_hex(16), secrets.token_hex(16)
+    boot = boot_mark(shell)
+    assert boot is not None
+
+    text, env = fenced(shell, "echo hi; exit 3", token, boot=boot.text)
+    assert comparable(shell.run(text, env)) == (3, b"hi\n")
+
+    looked = fence.parse_look(shell.run(fence.look(shell.directory, token)).output.decode())
+    assert looked.fence is not None
+    assert (looked.boot, looked.fence.exit_code, looked.processes) == (boot, 3, ())
+    made = shell.run(fence.void(shell.directory, voided, boot.text, "1" * 32)).output.decode()
+    assert fence.parse_void(made).outcome == "voided"
+    assert sorted(path.name for path in Path(shell.directory).iterdir()) == sorted(["boot", token, voided])
+
+
+def test_several_jobs_at_once(shell: Shell) -> None:
+    boot = boot_mark(shell)
+    assert boot is not None
+
+    def job(number: int) -> Ended:
+        text, env = fenced(shell, f"sleep 0.1; echo {number}; exit {number}", f"{number:032x}", boot=boot.text)
+        return shell.run(text, env)
+
+    with ThreadPoolExecutor(12) as threads:
+        ended = list(threads.map(job, range(24)))
+
+    assert ended == [Ended(number, b"%d\n" % number) for number in range(24)]
+
+
+def test_the_text_is_short_and_shows_the_token(shell: Shell) -> None:
+    token = secrets.token_hex(16)
+    text, env = fenced(shell, "x" * 90_000, token)
+    assert len(text) < 100
+    assert token in text
+    assert set(env) == fence.RESERVED_VARIABLES
+
+
+def test_an_engine_that_ignores_the_environment_runs_nothing(shell: Shell) -> None:
+    text, _ = fenced(shell, "echo hi", secrets.token_hex(16))
+    ended = shell.run(text)
+    assert ended.code not in (0, None)
+    assert b"hi" not in ended.output
+
+
+def test_the_file_that_bash_reads_first_is_read_once(shell: Shell) -> None:
+    profile = shell.home / "profile's"
+    profile.write_text("echo read")
+    command, extra = "echo $BASH_ENV", {"BASH_ENV": str(profile)}
+    text, env = fenced(shell, command, secrets.token_hex(16), extra)
+    assert comparable(shell.run(text, env)) == comparable(shell.run(command, extra))
