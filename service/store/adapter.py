@@ -5,6 +5,8 @@ from typing import Any, Self
 
 from service.errors import StoreUnavailable
 from service.ports.store import StoreHealth
+from service.store import keys
+from service.store.base import call
 from service.store.changes import changes
 from service.store.claims import Claims
 from service.store.indexes import Indexes
@@ -45,9 +47,9 @@ class RedisStore(Claims, Indexes):
         return changes(self._link)
 
     async def now(self) -> int:
-        """The store's time."""
-        seconds, micros = await self._link.command("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        """The store's time, Unix milliseconds."""
+        time: int = await self._link.script(call("now", (keys.LOOKS[0],)))
+        return time
 
     async def health(self) -> StoreHealth:
         """What the server says of itself."""

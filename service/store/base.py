@@ -18,6 +18,11 @@ def call(name: str, keys: tuple[str, ...], *args: bytes | str | int) -> Call:
     return Call(scripts()[name], keys, args)
 
 
-def ms(seconds: float | None) -> int:
-    """Whole milliseconds; 0 for None, else at least 1: Redis refuses an expiry of 0."""
-    return 0 if seconds is None else max(1, round(seconds * 1000))
+def ms(seconds: float) -> int:
+    """Whole milliseconds."""
+    return round(seconds * 1000)
+
+
+def expiry_ms(seconds: float | None) -> int:
+    """Whole milliseconds, 0 for None; else at least 1, since Redis refuses an expiry of 0."""
+    return 0 if seconds is None else max(1, ms(seconds))

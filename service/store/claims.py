@@ -6,7 +6,7 @@ from typing import Any
 from service.core.states import ClaimState
 from service.ports.store import Appended, Record
 from service.store import keys, packing
-from service.store.base import Part, call, ms
+from service.store.base import Part, call, expiry_ms, ms
 from service.store.kept import Kept
 from service.store.record import parse, unreadable, word
 from service.store.scripts import Call
@@ -45,14 +45,10 @@ class Claims(Kept, Part):
         assert record is not None
         return done, record
 
-    async def take_over(
-        self, seen: Record, *, token: str, owner: str, lease: float
-    ) -> tuple[bool, Record | None]:
+    async def take_over(self, seen: Record, *, token: str, owner: str, lease: float) -> tuple[bool, Record | None]:
         """Become the owner of a CLAIMED claim whose lease ran out."""
         who = (word("token", token), word("owner", owner))
-        return await self._move(
-            "take_over", seen.id, seen.token, seen.epoch, *who, ms(lease), acknowledge=True
-        )
+        return await self._move("take_over", seen.id, seen.token, seen.epoch, *who, ms(lease), acknowledge=True)
 
     async def reopen(
         self,
@@ -73,9 +69,7 @@ class Claims(Kept, Part):
 
     async def dispatch(self, mine: Record, *, lease: float, body: bytes) -> tuple[bool, Record | None]:
         """CLAIMED becomes DISPATCHED, once an epoch."""
-        return await self._move(
-            "dispatch", mine.id, mine.token, mine.epoch, ms(lease), body, acknowledge=True
-        )
+        return await self._move("dispatch", mine.id, mine.token, mine.epoch, ms(lease), body, acknowledge=True)
 
     async def renew(self, mine: Record, *, lease: float) -> tuple[bool, Record | None]:
         """A fresh lease."""
@@ -89,11 +83,11 @@ class Claims(Kept, Part):
         self, mine: Record, state: ClaimState, *, body: bytes, ttl: float | None
     ) -> tuple[bool, Record | None]:
         """The owner writes how it went."""
-        return await self._move("settle", mine.id, mine.token, mine.epoch, state.value, ms(ttl), body)
+        return await self._move("settle", mine.id, mine.token, mine.epoch, state.value, expiry_ms(ttl), body)
 
     async def abandon(self, seen: Record, *, body: bytes, ttl: float | None) -> tuple[bool, Record | None]:
         """Note that the owner's lease ran out."""
-        return await self._move("abandon", seen.id, seen.token, seen.revision, ms(ttl), body)
+        return await self._move("abandon", seen.id, seen.token, seen.revision, expiry_ms(ttl), body)
 
     async def advance(
         self,
@@ -112,7 +106,7 @@ class Claims(Kept, Part):
             final = await self._final_output(seen.id, append)
         elif append is not None:
             offset, data = append.offset, append.data
-        what = (state.value, ms(ttl), int(quiet), body, offset, data, self._record_output, final)
+        what = (state.value, expiry_ms(ttl), int(quiet), body, offset, data, self._record_output, final)
         return await self._move("advance", seen.id, seen.token, seen.revision, *what)
 
     async def wish_cancel(self, id: str) -> tuple[bool, Record | None]:
@@ -124,7 +118,8 @@ class Claims(Kept, Part):
     ) -> tuple[bool, Record]:
         """Write the record of a job that was found by its fence."""
         done, record = await self._move("restore", id, word("token", token), state.value, attempt, body)
-        assert record is not None
+        if record is None:
+            raise ValueError(f"a job is not restored as {state.value}")
         return done, record
 
     async def _move(

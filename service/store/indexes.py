@@ -5,7 +5,7 @@ import time
 
 from service.ports.store import JobRow
 from service.store import keys
-from service.store.base import Part, call, ms
+from service.store.base import Part, call, expiry_ms, ms
 from service.store.scripts import Call
 
 LONGEST_JOB = 14_400
@@ -37,13 +37,9 @@ class Indexes(Part):
         lists = (keys.jobs(tenant), keys.jobs(tenant, sandbox_id))
         await self._link.scripts([*self._end(command_id, sandbox_id), call("unlist", lists, command_id)])
 
-    async def jobs(
-        self, *, tenant: str, sandbox_id: str | None, before: JobRow | None, limit: int
-    ) -> list[JobRow]:
+    async def jobs(self, *, tenant: str, sandbox_id: str | None, before: JobRow | None, limit: int) -> list[JobRow]:
         """A tenant's jobs, newest first, after ``before``."""
-        page = call(
-            "page_jobs", (keys.jobs(tenant, sandbox_id),), "" if before is None else before.at, max(0, limit)
-        )
+        page = call("page_jobs", (keys.jobs(tenant, sandbox_id),), "" if before is None else before.at, max(0, limit))
         same: list[bytes]
         older: list[bytes]
         same, older = await self._link.script(page)
@@ -102,12 +98,12 @@ class Indexes(Part):
 
     async def lease(self, name: str, seconds: float) -> bool:
         """Take the named lease."""
-        taken = await self._link.command("SET", keys.lease(name), "1", "NX", "PX", ms(seconds))
+        taken = await self._link.command("SET", keys.lease(name), "1", "NX", "PX", expiry_ms(seconds))
         return bool(taken)
 
     async def remember(self, name: str, value: bytes, *, ttl: float) -> None:
         """Keep a small named value."""
-        await self._link.command("SET", keys.memo(name), value, "PX", ms(ttl))
+        await self._link.command("SET", keys.memo(name), value, "PX", expiry_ms(ttl))
 
     async def recall(self, name: str) -> bytes | None:
         """A value kept by ``remember``."""
@@ -116,7 +112,7 @@ class Indexes(Part):
 
     async def put_sandbox(self, sandbox_id: str, body: bytes, *, ttl: float) -> None:
         """Remember a sandbox."""
-        await self._link.command("SET", keys.sandbox(sandbox_id), body, "PX", ms(ttl))
+        await self._link.command("SET", keys.sandbox(sandbox_id), body, "PX", expiry_ms(ttl))
 
     async def get_sandbox(self, sandbox_id: str) -> bytes | None:
         """What was remembered of a sandbox."""

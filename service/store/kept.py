@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from service.ports.store import Appended
 from service.store import keys, packing
-from service.store.base import Part, call, ms
+from service.store.base import Part, call, expiry_ms, ms
 
 _TRIM_AT_ONCE = 100
 """Recorded outputs dropped between two looks at the budget."""
@@ -46,7 +46,7 @@ class Kept(Part):
         """Keep the named outputs of an exec."""
         packed = await packing.pack_streams(streams)
         await self._note(keys.streams(id), len(packed))
-        await self._link.command("SET", keys.streams(id), packed, "PX", ms(ttl))
+        await self._link.command("SET", keys.streams(id), packed, "PX", expiry_ms(ttl))
 
     async def streams(self, id: str) -> dict[str, bytes] | None:
         """The named outputs of an exec."""
@@ -61,9 +61,7 @@ class Kept(Part):
         """Drop the oldest recorded outputs while all of them take more than ``budget`` bytes."""
         gone = 0
         while True:
-            names: list[bytes] = await self._link.script(
-                call("excess_outputs", keys.OUTPUTS, budget, _TRIM_AT_ONCE)
-            )
+            names: list[bytes] = await self._link.script(call("excess_outputs", keys.OUTPUTS, budget, _TRIM_AT_ONCE))
             if not names:
                 return gone
             # Dropped first, then forgotten: dropped twice does no harm, forgotten too early stays for good.

@@ -87,9 +87,7 @@ class Link:
                 task.cancel()
         await close(self.client)
 
-    def _ask(
-        self, args: Args, otherwise: Args = (), *, alone: Callable[[], Awaitable[Any]] | None = None
-    ) -> _Ask:
+    def _ask(self, args: Args, otherwise: Args = (), *, alone: Callable[[], Awaitable[Any]] | None = None) -> _Ask:
         ask = _Ask(args, otherwise, alone)
         if self._closed:
             raise StoreUnavailable("The store is closed.")
@@ -155,6 +153,9 @@ class Link:
             await self._forget_connections()
 
     async def _send(self, asks: list[_Ask]) -> Sequence[Any]:
+        if isinstance(self.client, RedisCluster):
+            # Before it has the map, redis-py sends a script to any node.
+            await self.client.initialize()
         if len(asks) == 1:
             return [await self._send_one(asks[0])]
         assert isinstance(self.client, Redis)

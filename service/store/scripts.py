@@ -42,9 +42,7 @@ def scripts() -> Mapping[str, Script]:
     """Every script by its file's name, the prelude put before it."""
     folder = files(__package__).joinpath("lua")
     sources = {
-        entry.name.removesuffix(".lua"): entry.read_bytes()
-        for entry in folder.iterdir()
-        if entry.name.endswith(".lua")
+        entry.name.removesuffix(".lua"): entry.read_bytes() for entry in folder.iterdir() if entry.name.endswith(".lua")
     }
     prelude = sources.pop(_PRELUDE)
     found = {}

@@ -71,9 +71,7 @@ def unavailable(error: BaseException) -> StoreUnavailable:
     """``error`` as what callers are told. The sentence names no host and no credential."""
     sentence = _CODES.get(code_of(error))
     if sentence is None:
-        sentence = next(
-            (said for kinds, said in _SENTENCES if isinstance(error, kinds)), "Redis refused the command."
-        )
+        sentence = next((said for kinds, said in _SENTENCES if isinstance(error, kinds)), "Redis refused the command.")
     said = StoreUnavailable(sentence, retry_after=RETRY_AFTER)
     said.__cause__ = error
     return said

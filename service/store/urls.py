@@ -158,8 +158,8 @@ def _cluster(parts: SplitResult, max_connections: int) -> Server:
     def client() -> RedisCluster:
         return RedisCluster(
             startup_nodes=[ClusterNode(host, port) for host, port in hosts],
-            # One moved slot is followed; the map is read anew on the second.
-            reinitialize_steps=2,
+            # A moved slot is mended in the map. Reading the map anew would close every connection in use.
+            reinitialize_steps=0,
             require_full_coverage=False,
             **(_settings(max_connections) | common),
         )

@@ -36,9 +36,7 @@ class StoreRig:
         """Any command, over the store's own connections."""
         return await self.store._link.command(*args)
 
-    async def put(
-        self, id: str, state: ClaimState | None, *, ttl: float | None = None, **fields: Any
-    ) -> None:
+    async def put(self, id: str, state: ClaimState | None, *, ttl: float | None = None, **fields: Any) -> None:
         """Write a claim in ``state`` as if it had got there, its lease over; None takes it away."""
         if state is None:
             await self.command("DEL", *keys.of_claim(id))

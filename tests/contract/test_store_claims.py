@@ -203,13 +203,14 @@ async def test_only_a_lease_that_ran_out_is_abandoned(rig: StoreRig) -> None:
         (JOB, S.REFUSED, True, 2),
         (JOB, S.VOIDED, False, 3),
         (JOB, S.VOIDED, True, 3),
+        (JOB, S.ACCEPTED, False, 3),
         (SANDBOX, S.UNKNOWN, False, 2),
         (SANDBOX, S.UNKNOWN, True, 3),
         (SANDBOX, S.DONE, False, 2),
         (SANDBOX, S.DONE, True, 3),
     ],
 )
-async def test_a_retry_reopens_and_the_attempt_goes_up_past_a_void_alone(
+async def test_a_retry_reopens_and_the_attempt_goes_up_past_a_void(
     rig: StoreRig, id: str, state: S, asked: bool, attempt: int
 ) -> None:
     await rig.put(id, state, cancel=1, ttl=TTL)
@@ -221,7 +222,8 @@ async def test_a_retry_reopens_and_the_attempt_goes_up_past_a_void_alone(
     assert sum(done for done, _ in answers) == 1
     record = await rig.record(id)
     assert (record.state, record.epoch, record.attempt) == (S.CLAIMED, 4, attempt)
-    assert (record.cancel, record.body) == (False, b"again")
+    # Where a submission met a void, it is the same job still, and the wish holds.
+    assert (record.cancel, record.body) == (state is S.ACCEPTED, b"again")
     assert not record.lease_expired
     assert await rig.ttls(id) == {"claim": None}
 
@@ -230,9 +232,7 @@ async def test_a_retry_reopens_and_the_attempt_goes_up_past_a_void_alone(
 async def test_a_job_that_may_have_run_is_never_reopened(rig: StoreRig, state: S) -> None:
     await rig.put(JOB, state)
     seen = await rig.record(JOB)
-    done, record = await rig.store.reopen(
-        seen, token=new_token(), owner="r", lease=LEASE, next_attempt=True, body=b""
-    )
+    done, record = await rig.store.reopen(seen, token=new_token(), owner="r", lease=LEASE, next_attempt=True, body=b"")
     assert not done
     assert record is not None
     assert (record.state, record.revision) == (state, seen.revision)

@@ -1,6 +1,8 @@
 -- excess_outputs: the oldest recorded outputs, as many as must go for the rest to fit. Changes nothing.
 --
 -- call     KEYS times sizes  ARGV budget limit
+-- KEYS[1]  oncebox:{outputs}:times   zset, name by ms
+-- KEYS[2]  oncebox:{outputs}:sizes   hash, name to bytes; the field '' is their sum
 -- answer   names, oldest first
 
 local total = tonumber(redis.call('HGET', KEYS[2], '') or 0)

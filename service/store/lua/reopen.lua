@@ -2,13 +2,20 @@
 --
 -- call     KEYS claim output request streams
 --          ARGV id token revision new_token new_owner lease_ms next_attempt body request
--- from     refused, voided; unknown and done for sandboxes only (a job's id starts with cmd_). At this token and revision
--- to       claimed: epoch + 1, no wish, no TTL. The attempt goes up past a void, never after a refusal, and as
---          next_attempt (0, 1) says otherwise
+-- from     refused, voided; accepted: the submission met a void; unknown and done for sandboxes only (a job's id
+--          starts with cmd_). At this token and revision
+-- to       claimed: epoch + 1, no TTL, and no wish, but from accepted. The attempt goes up past a void, never after a
+--          refusal, and as next_attempt (0, 1) says otherwise
 -- A claimed claim with the new token is our own write whose answer was lost: done, with a fresh lease. What was
 -- kept of an earlier attempt's output goes; request: '' keeps the one that is there.
 
-local moves = { refused = "claimed", voided = "claimed", unknown = "claimed", done = "claimed" }
+local moves = {
+  refused = "claimed",
+  voided = "claimed",
+  accepted = "claimed",
+  unknown = "claimed",
+  done = "claimed",
+}
 
 local now, claim, stop = open()
 if stop then return stop end
@@ -21,13 +28,15 @@ if not (as_seen(claim) and may(moves, from, 'claimed')) then return unchanged(no
 if (from == 'unknown' or from == 'done') and string.sub(ARGV[1], 1, 4) == 'cmd_' then
   return unchanged(now, claim)
 end
-if from == 'voided' or (from ~= 'refused' and ARGV[7] == '1') then claim.attempt = claim.attempt + 1 end
+if from == 'voided' or from == 'accepted' or (from ~= 'refused' and ARGV[7] == '1') then
+  claim.attempt = claim.attempt + 1
+end
 claim.state = 'claimed'
 claim.epoch = claim.epoch + 1
 claim.token = ARGV[4]
 claim.owner = ARGV[5]
 claim.lease = now + tonumber(ARGV[6])
-claim.cancel = '0'
+if from ~= 'accepted' then claim.cancel = '0' end
 claim.body = ARGV[8]
 local answer = write(now, claim, 0)
 redis.call('DEL', KEYS[2], KEYS[4])
