@@ -9,7 +9,7 @@ import click
 
 from service import __version__
 from service.cli import completion, doctor, jobs, logs, run, sandboxes, servers
-from service.cli.problems import report
+from service.cli.problems import ReaderGone, report
 from service.cli.state import State, verbose_option
 from service.cli.terminal import show_logs
 
@@ -37,6 +37,13 @@ class App(click.Group):
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the command here
             code = report(error, state)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """The command. A reader that went away is told apart: click would make it a plain failure."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderGone from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands by what they are for."""

@@ -29,6 +29,10 @@ class Trouble(click.ClickException):
     """Something that ends a command of ours; the message says what to do."""
 
 
+class ReaderGone(Exception):
+    """Nobody reads stdout any more: the command ends without a word."""
+
+
 ADVICE = {
     "UNAUTHENTICATED": "Set ONCEBOX_API_KEY to a key of that service.",
     "FORBIDDEN": "Ask whoever runs the service which owners your key may use.",
@@ -78,7 +82,7 @@ def report(error: BaseException, state: State) -> int:
             _show(as_json, error.code, sentence(error), **_details(error))
         case click.Abort() | KeyboardInterrupt():
             return INTERRUPTED
-        case BrokenPipeError():
+        case ReaderGone() | BrokenPipeError():
             hush_stdout()
             return PIPE_CLOSED
         case OSError():

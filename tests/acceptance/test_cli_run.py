@@ -1,0 +1,213 @@
+"""``oncebox run`` with nothing configured: real processes, real pipes, real terminals."""
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.unit.cli.ptys import CTRL_C, TerminalProcess
+
+pytestmark = pytest.mark.acceptance
+
+ONCEBOX = (sys.executable, "-m", "service.cli")
+COUNT = "for i in 1 2 3; do echo $i; sleep 1; done; exit 3"
+STUBBORN = 'trap "" INT TERM; echo ready; while :; do sleep 1; done'
+
+
+def environment(**more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ONCEBOX_")}
+    return {**clean, **more}
+
+
+def run(*words: str, env: Mapping[str, str] | None = None, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*ONCEBOX, "run", *words], env=env or environment(), input=stdin, capture_output=True, timeout=60, check=False
+    )
+
+
+def shell(script: str) -> subprocess.CompletedProcess[bytes]:
+    """The script in bash, with ``oncebox`` as a function."""
+    function = f'oncebox() {{ {" ".join(ONCEBOX)} "$@"; }}\n'
+    return subprocess.run(
+        ["bash", "-c", function + script], env=environment(), capture_output=True, timeout=60, check=False
+    )
+
+
+def processes_with(text: str) -> list[psutil.Process]:
+    """Processes whose command line contains ``text``."""
+    everything = psutil.process_iter(["cmdline"])
+    return [process for process in everything if text in " ".join(process.info["cmdline"] or ())]
+
+
+def all_gone(text: str) -> bool:
+    deadline = time.monotonic() + 15
+    while processes_with(text):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_output_comes_as_it_is_printed_and_the_exit_code_is_the_commands() -> None:
+    with TerminalProcess([*ONCEBOX, "run", "--", "sh", "-c", COUNT]) as terminal:
+        code = terminal.wait()
+        moments = [terminal.moment_of(line) for line in ("1", "2", "3")]
+
+    assert code == 3
+    assert terminal.left == "1\n2\n3\n"
+    # A second apart at its source; half of one leaves room for a slow machine, and none for output at the end.
+    assert [later - earlier > 0.5 for earlier, later in itertools.pairwise(moments)] == [True, True]
+
+
+def test_output_is_the_bytes_of_the_command() -> None:
+    result = run("--", "sh", "-c", r"printf '\000\001\r\n\377\376'; head -c 3000000 /dev/zero | tr '\000' '\377'")
+
+    assert result.stdout == b"\x00\x01\r\n\xff\xfe" + b"\xff" * 3_000_000
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_a_reader_that_has_enough_ends_it_quietly() -> None:
+    result = shell("""oncebox run -- sh -c 'echo 1; yes reader-has-enough' | head -1; echo "${PIPESTATUS[0]}" """)
+
+    assert (result.stdout, result.stderr) == (b"1\n141\n", b"")
+    assert all_gone("yes reader-has-enough")
+
+
+def test_standard_input_is_left_to_others() -> None:
+    result = shell("printf 'a\\nb\\n' | { oncebox run -- cat; read line; echo got $line; }")
+
+    assert (result.stdout, result.stderr) == (b"got a\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    (
+        (("--timeout", "1", "--", "sleep", "30"), 124, b"timed out after 1 s"),
+        (("--", "sh", "-c", "kill -9 $$"), 137, b""),
+        (("--", "echo a; exit 5"), 5, b""),
+        (("--cwd", "/not/there", "--", "true"), 125, b"/not/there"),
+        (("--detach", "--", "true"), 125, b"ONCEBOX_URL"),
+        (("--nonsense",), 125, b"oncebox run --help"),
+    ),
+)
+def test_exit_codes(words: tuple[str, ...], code: int, said: bytes) -> None:
+    result = run(*words)
+
+    assert result.returncode == code
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == bool(said)
+
+
+def test_words_env_and_directory_arrive_as_they_are() -> None:
+    result = run("--env", "A=x  y", "--cwd", "/", "--", "sh", "-c", 'echo "$A" "$PWD" "$1"', "sh", "it's  $HOME")
+
+    assert result.stdout == b"x  y / it's  $HOME\n"
+
+
+def test_ctrl_c_cancels_says_so_and_leaves_nothing() -> None:
+    script = "echo ready; sleep 7654.25"
+    with TerminalProcess([*ONCEBOX, "run", "--", "sh", "-c", script]) as terminal:
+        terminal.wait_for("ready")
+        started = time.monotonic()
+        terminal.press(CTRL_C)
+        code = terminal.wait()
+
+    assert code == 130
+    assert "cancelling the job; Ctrl-C again leaves at once" in terminal.screen
+    assert "oncebox: cancelled." in terminal.screen
+    assert time.monotonic() - started < 10
+    assert all_gone("sleep 7654.25")
+
+
+def test_ctrl_c_twice_leaves_at_once_and_nothing_stays() -> None:
+    with TerminalProcess([*ONCEBOX, "run", "--", "sh", "-c", f"{STUBBORN} # twice"]) as terminal:
+        terminal.wait_for("ready")
+        terminal.press(CTRL_C)
+        terminal.wait_for("cancelling")
+        started = time.monotonic()
+        terminal.press(CTRL_C)
+        code = terminal.wait()
+
+    assert code == 130
+    assert time.monotonic() - started < 2
+    assert "left at once" in terminal.screen
+    assert all_gone("done # twice")
+
+
+def test_ctrl_c_before_the_command_starts_is_quick() -> None:
+    with TerminalProcess([*ONCEBOX, "run", "--", "sleep", "7654.5"]) as terminal:
+        terminal.wait_for("starting")  # the progress line
+        terminal.press(CTRL_C)
+        code = terminal.wait()
+
+    assert code == 130
+    assert "Traceback" not in terminal.screen
+    assert all_gone("sleep 7654.5")
+
+
+def test_sigterm_ends_it_in_order() -> None:
+    with TerminalProcess([*ONCEBOX, "run", "--", "sh", "-c", "echo ready; sleep 7654.75"]) as terminal:
+        terminal.wait_for("ready")
+        terminal.send(signal.SIGTERM)
+        code = terminal.wait()
+
+    assert code == 143
+    assert "oncebox: cancelled." in terminal.screen
+    assert all_gone("sleep 7654.75")
+
+
+def test_progress_shows_on_a_terminal_and_leaves_no_trace(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    words = [*ONCEBOX, "run", "--", "sh", "-c", "echo to the file; sleep 3"]
+    with TerminalProcess(words, stdout=output, env={"NO_COLOR": "1"}) as terminal:
+        terminal.wait_for("12 B of output")
+        code = terminal.wait()
+
+    assert code == 0
+    assert output.read_bytes() == b"to the file\n"
+    assert "running" in terminal.screen
+    assert terminal.left == ""
+
+
+def test_progress_never_mixes_with_output_on_the_same_terminal() -> None:
+    script = "printf 'half a'; sleep 2; echo ' line'; sleep 2; echo end"
+    with TerminalProcess([*ONCEBOX, "run", "--", "sh", "-c", script]) as terminal:
+        terminal.wait()
+
+    assert "running" in terminal.screen
+    assert "half a line\r\n" in terminal.raw.decode()
+    assert terminal.left == "half a line\nend\n"
+
+
+def test_without_bwrap_one_short_line_says_so(tmp_path: Path) -> None:
+    for directory in ("/usr/local/bin", "/usr/bin", "/bin"):
+        for program in Path(directory).iterdir():
+            link = tmp_path / program.name
+            if program.name != "bwrap" and not link.exists():
+                link.symlink_to(program)
+    assert shutil.which("bwrap", path=str(tmp_path)) is None
+
+    result = run("--", "sh", "-c", "echo out; exit 3", env=environment(PATH=str(tmp_path)))
+
+    assert (result.returncode, result.stdout) == (3, b"out\n")
+    (line,) = result.stderr.decode().splitlines()
+    assert line.startswith("oncebox: no bwrap here")
+    assert len(line) < 110
+
+
+def test_the_terminal_going_away_ends_everything() -> None:
+    with TerminalProcess([*ONCEBOX, "run", "--", "sh", "-c", "echo ready; sleep 7655.5"]) as terminal:
+        terminal.wait_for("ready")
+        terminal.send(signal.SIGHUP)
+        code = terminal.wait()
+
+    assert code == 129
+    assert all_gone("sleep 7655.5")
