@@ -1,7 +1,7 @@
 """Named points at which a fault test can hold a replica (and kill or freeze it there). Off unless switched on.
 
 ``ONCEBOX_PAUSE_POINTS`` names a directory. While it holds a file of a point's name, whoever reaches that point
-leaves ``<name>.<pid>.hit`` beside it and waits until the file is gone.
+adds a byte to ``<name>.<pid>.hit`` beside it and waits until the file is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ _DIRECTORY = os.environ.get("ONCEBOX_PAUSE_POINTS")
 
 AFTER_CLAIM = "after_claim"
 BEFORE_DISPATCH = "before_dispatch"
+DISPATCHED = "dispatched"
+"""The claim says so; nothing has left for the engine yet."""
 AFTER_DISPATCH = "after_dispatch"
 BEFORE_SETTLE = "before_settle"
 
@@ -24,6 +26,7 @@ async def reach(point: str) -> None:
         return
     held = Path(_DIRECTORY, point)
     if held.exists():
-        held.with_name(f"{point}.{os.getpid()}.hit").touch()
+        with held.with_name(f"{point}.{os.getpid()}.hit").open("ab") as hits:
+            hits.write(b".")
         while held.exists():
             await asyncio.sleep(0.005)

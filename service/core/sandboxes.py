@@ -210,6 +210,7 @@ class Sandboxes:
         sent, record = await self._store.dispatch(mine, lease=self._core.claims.lease, body=mine.body)
         if not sent:
             return record
+        await pauses.reach(pauses.DISPATCHED)
         reserved = records.reserved_metadata(order.digest, claim, mine.attempt, self._settings.secret)
         spec = msgspec.structs.replace(order.spec, metadata={**order.spec.metadata, **reserved})
         made: SandboxInfo | None

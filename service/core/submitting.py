@@ -187,6 +187,7 @@ class Submitter:
             if record is not None and record.cancel and record.state is ClaimState.CLAIMED:
                 return await self.cancelled(record, body)
             return record
+        await pauses.reach(pauses.DISPATCHED)
         body = msgspec.structs.replace(body, dispatched_at=record.now / 1000)
         text, env = self._core.fences.wrapped(
             submission.command,
