@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from service.core import identity, pauses
+from service.core.states import ClaimState
 from service.core.tasks import Tasks
 from service.core.watching import POLL, Watches
 from service.errors import StoreUnavailable
@@ -106,6 +107,18 @@ class Claims:
                 ours, record = await self.store.renew(mine, lease=self.lease)
                 if not ours and (record is None or not record.state.pending or record.token != mine.token):
                     return
+
+    async def dispatch(self, mine: Record, body: bytes) -> tuple[bool, Record | None]:
+        """Mark ``mine`` dispatched; True when its owner may send now. Only the owner's own work calls this, once.
+
+        Where the answer of this very write was lost, the record shows it: our token, our epoch, dispatched. Nothing
+        has been sent yet then, since this is where sending begins.
+        """
+        sent, record = await self.persist(lambda: self.store.dispatch(mine, lease=self.lease, body=body))
+        if record is not None and not sent:
+            ours = (record.token, record.epoch) == (mine.token, mine.epoch)
+            sent = ours and record.state is ClaimState.DISPATCHED
+        return sent, record
 
     async def persist(self, write: Callable[[], Awaitable[T]]) -> T:
         """Write what is known by now, again and again while the store is away (``PERSIST`` at most)."""

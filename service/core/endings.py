@@ -39,7 +39,7 @@ def exit_code(status: CommandStatus) -> int | None:
 
 def may_have_timed_out(status: CommandStatus, timeout: int) -> bool:
     """Killed by signal 9 when its timeout had passed, by execd's own clock."""
-    if status.signal != SIGKILL or status.started_at is None or status.finished_at is None:
+    if status.signal != SIGKILL or timeout <= 0 or status.started_at is None or status.finished_at is None:
         return False
     return status.finished_at - status.started_at >= timeout - SLACK
 

@@ -157,9 +157,16 @@ class Follower:
 
     async def record_before_delete(self, sandbox_id: str) -> None:
         """Record what the sandbox's jobs have written; as much as can be done in ``RECORD_BEFORE_DELETE``."""
-        tasks = [self._start(id) for id in await self._store.active_of(sandbox_id)]
+        ids = await self._store.active_of(sandbox_id)
+        tasks = [self._core.tasks.start(self._look_thoroughly(id), f"last look {id}") for id in ids]
         if tasks:
             await asyncio.wait(tasks, timeout=RECORD_BEFORE_DELETE)
+
+    async def _look_thoroughly(self, id: str) -> None:
+        with contextlib.suppress(OnceboxError):
+            record = await self._store.get(id)
+            if record is not None and record.state.active:
+                await self._core.looker.look(record, thorough=True)
 
     async def sandbox_ended(self, sandbox_id: str) -> None:
         """The sandbox is gone: so are its jobs."""

@@ -9,6 +9,8 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from service import errors
 from service.core import cursors, identity, records
 from service.core.answers import Answer, Event, RawOutput
@@ -124,15 +126,23 @@ class Jobs:
     ) -> JobOutput | ExecJobOutput:
         """The job and its output from ``cursor``; with ``wait``, as soon as there is something new."""
         place = cursors.parse(cursor)
-        record = await self._core.follower.refreshed(await self.find(tenant, command_id))
+        record = await self._timed(await self.find(tenant, command_id), timeout)
+        record = await self._core.follower.refreshed(record)
         page = await self._page(record, place, limit, encoding)
         if wait > 0 and place is not None and not _news(page, place):
             page = await self._news_within(record, place, limit, encoding, wait)
-        if timeout is not None and page.timeout == 0:
-            page.timeout = timeout
         if full:
             page.command = await self._whole_command(command_id) or page.command
         return page
+
+    async def _timed(self, record: Record, timeout: int | None) -> Record:
+        """Where neither record nor fence knew the job's timeout, the caller's word counts."""
+        body = records.job_body(record)
+        if timeout is None or body.timeout or record.state is not ClaimState.RUNNING:
+            return record
+        return await self._core.looker.write(
+            record, record.state, msgspec.structs.replace(body, timeout=timeout), quiet=True
+        )
 
     async def _whole_command(self, command_id: str) -> str | None:
         kept = await self._store.request(command_id)
@@ -261,7 +271,10 @@ class Jobs:
                     if len(items) == page_size:
                         return JobPage(items=items, next_page_token=_token(row))
                 elif record is None and await self._store.now() - row.at > 60_000:
-                    await self._store.unindex_job(row.command_id, tenant=tenant, sandbox_id=sandbox_id or "")
+                    parsed = identity.parse_command_id(row.command_id)
+                    await self._store.unindex_job(
+                        row.command_id, tenant=tenant, sandbox_id=parsed[0] if parsed else ""
+                    )
             if not rows:
                 return JobPage(items=items)
             if looked >= LOOKED_AT and before is not None:

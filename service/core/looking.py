@@ -17,7 +17,7 @@ from service.core.fence import Fence, Look
 from service.core.output import Reading
 from service.core.records import JobBody
 from service.core.states import ClaimState
-from service.messages import JobState, Reason
+from service.messages import MAX_JOB_TIMEOUT, JobState, Reason
 from service.ports.engine import CommandMissing, CommandNotRunning, CommandStatus, EngineError, SandboxMissing
 from service.ports.store import Appended, Record
 
@@ -42,8 +42,11 @@ class Looker:
         self._fences = core.fences
         self._settings = core.settings
 
-    async def look(self, record: Record) -> Record:
-        """The record as it is after one look. Raises ``StoreUnavailable``."""
+    async def look(self, record: Record, *, thorough: bool = False) -> Record:
+        """The record as it is after one look. Raises ``StoreUnavailable``.
+
+        ``thorough``: read all that a running job has written so far, since its sandbox is about to go.
+        """
         body = records.job_body(record)
         match record.state:
             case ClaimState.CLAIMED | ClaimState.DISPATCHED if record.lease_expired:
@@ -54,9 +57,9 @@ class Looker:
                 confirmed = await self._core.reconciler.confirm(record, body)
                 if confirmed.state is not ClaimState.RUNNING:
                     return confirmed
-                return await self._observe(confirmed, records.job_body(confirmed))
+                return await self._observe(confirmed, records.job_body(confirmed), thorough=thorough)
             case ClaimState.RUNNING:
-                return await self._observe(record, body)
+                return await self._observe(record, body, thorough=thorough)
             case ClaimState.ENDED:
                 ending = Ending(body.state or JobState.LOST, body.exit_code, body.reason)
                 return await self._drain(record, body, ending)
@@ -98,7 +101,7 @@ class Looker:
 
     # -- a confirmed run
 
-    async def _observe(self, record: Record, body: JobBody) -> Record:
+    async def _observe(self, record: Record, body: JobBody, *, thorough: bool) -> Record:
         try:
             if record.cancel and not body.interrupted and not body.by_fence:
                 body = await self._interrupt(body)
@@ -112,7 +115,7 @@ class Looker:
             return await self._drain(record, msgspec.structs.replace(body, ended_at=record.now / 1000), ending)
         if body.kind == "exec":
             return await self.write(record, record.state, self._looked(body, news=False), quiet=True)
-        reading = await output.read_news(self._engine, body, keep=self._settings.record_output, over=False)
+        reading = await output.read_news(self._engine, body, keep=self._settings.record_output, over=thorough)
         news = reading.append is not None or reading.size > body.size
         body = self._looked(_with(body, reading), news=news)
         return await self.write(record, record.state, body, append=reading.append, quiet=not news)
@@ -235,7 +238,7 @@ class Looker:
 
     def deadline(self, body: JobBody) -> float:
         """When the command is over by its timeout, Unix seconds by the store's clock."""
-        return (body.dispatched_at or body.submitted_at) + body.timeout
+        return (body.dispatched_at or body.submitted_at) + (body.timeout or MAX_JOB_TIMEOUT)
 
     def token(self, record: Record) -> str:
         """The token of the record's fence."""

@@ -6,7 +6,7 @@ releases share one store during a rollout (a change that older ones can't read r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -191,7 +191,7 @@ def job_fields(record: Record, body: JobBody, command: str | None = None) -> dic
         "kind": body.kind,
         "command": body.command if command is None else command,
         "metadata": body.metadata,
-        "timeout": body.timeout,
+        "timeout": body.timeout or None,
         "submitted_at": rfc3339(body.submitted_at),
         "started_at": rfc3339(body.started_at),
         "finished_at": rfc3339(body.finished_at),
@@ -247,6 +247,24 @@ def reserved_metadata(digest: str, claim: SandboxClaim, attempt: int, secret: st
         f"{RESERVED}attempt": str(attempt),
         f"{RESERVED}signature": identity.signature(secret, claim.tenant, owner, digest) if secret else "",
     }
+
+
+def oldest(matches: Iterable[SandboxInfo]) -> SandboxInfo | None:
+    """Among several sandboxes of one digest everybody takes the same: the oldest by the engine, then the smallest id."""
+    return min(matches, key=lambda item: (item.created_at or 0.0, item.id), default=None)
+
+
+def never_handed_out(claim: SandboxClaim, *, sandbox_id: str, generation: str, attempt: int) -> bool:
+    """Whether a sandbox may be swept, by the present claim (``DONE``) of its digest.
+
+    Only where the claim is of the same generation, names another sandbox, and gave this attempt up. Anything else
+    may be in use.
+    """
+    return (
+        generation == claim.generation != ""
+        and claim.sandbox_id not in (None, sandbox_id)
+        and attempt in claim.given_up
+    )
 
 
 def belongs(info: SandboxInfo, tenant: str, secret: str | None) -> bool:

@@ -207,7 +207,7 @@ class Sandboxes:
                 if found is not None:
                     return await self._done(mine, order, claim, found)
         await pauses.reach(pauses.BEFORE_DISPATCH)
-        sent, record = await self._store.dispatch(mine, lease=self._core.claims.lease, body=mine.body)
+        sent, record = await self._core.claims.dispatch(mine, mine.body)
         if not sent:
             return record
         await pauses.reach(pauses.DISPATCHED)
@@ -246,7 +246,7 @@ class Sandboxes:
                 for item in listing.items
                 if item.state.live and all(item.metadata.get(key, "") == wanted[key] for key in keys)
             ]
-        return min(matches, key=lambda item: (item.created_at or 0.0, item.id), default=None)
+        return records.oldest(matches)
 
     async def _find_late(self, digest: str, claim: SandboxClaim) -> SandboxInfo | None:
         for delay in self._core.lookup_tries:

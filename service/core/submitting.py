@@ -182,7 +182,7 @@ class Submitter:
         body = msgspec.structs.replace(
             body, boot=mark, fenced=mark is not None, dispatched_at=mine.now / 1000, failure=None, reason=None
         )
-        sent, record = await self._store.dispatch(mine, lease=self._core.claims.lease, body=records.encode(body))
+        sent, record = await self._core.claims.dispatch(mine, records.encode(body))
         if not sent or record is None:
             if record is not None and record.cancel and record.state is ClaimState.CLAIMED:
                 return await self.cancelled(record, body)

@@ -62,8 +62,8 @@ class Sweeper:
         if record is None or record.state is not ClaimState.DONE:
             return False
         claim = records.claim_body(record)
-        mine = labels.get(f"{records.RESERVED}generation") == claim.generation and claim.generation != ""
-        if not mine or claim.sandbox_id in (None, info.id) or int(attempt) not in claim.given_up:
+        generation = labels.get(f"{records.RESERVED}generation", "")
+        if not records.never_handed_out(claim, sandbox_id=info.id, generation=generation, attempt=int(attempt)):
             return False
         if not records.belongs(info, claim.tenant, self._core.settings.secret):
             return False

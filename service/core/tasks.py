@@ -7,6 +7,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from service.errors import OnceboxError
+
 T = TypeVar("T")
 log = logging.getLogger("oncebox.tasks")
 
@@ -27,6 +29,9 @@ class Tasks:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, OnceboxError):
+                log.warning("task %s: %s", task.get_name(), error.detail)
+                return
             log.error("task %s ended with an error", task.get_name(), exc_info=error)
 
     async def cancel_all(self) -> None:
