@@ -78,6 +78,11 @@ class Exchange:
         assert isinstance(exchange, Exchange)
         return exchange
 
+    @property
+    def ambiguous(self) -> bool:
+        """Two headers say where the body ends, so others on the way may have read another one."""
+        return "transfer-encoding" in self.headers and "content-length" in self.headers
+
     def header(self, name: str) -> str | None:
         """A header's value; where it was sent several times, ``InvalidRequest``."""
         values = self.headers.get(name)

@@ -87,7 +87,7 @@ class Edge:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
                 headers = [*message.get("headers", ()), *_common_headers(exchange)]
-                if self.draining() and scope.get("http_version", "1.1").startswith("1"):
+                if self._closes(exchange) and scope.get("http_version", "1.1").startswith("1"):
                     headers.append((b"connection", b"close"))
                 await send({**message, "headers": headers})
                 return
@@ -100,6 +100,11 @@ class Edge:
             await send(message)
 
         return answer
+
+    def _closes(self, exchange: Exchange) -> bool:
+        """The connection is not to be used again: the rest of a body may still come, or where it ends is in doubt."""
+        unread = exchange.has_body and not exchange.body_done
+        return unread or exchange.ambiguous or self.draining()
 
 
 def _common_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:
@@ -179,7 +184,7 @@ class Guard:
             raise InvalidRequest.of("headers", f"more than {MAX_HEAD} bytes")
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_TARGET:
             raise InvalidRequest.of("path", f"path and query are more than {MAX_TARGET} bytes")
-        if "transfer-encoding" in exchange.headers and "content-length" in exchange.headers:
+        if exchange.ambiguous:
             raise InvalidRequest.of("transfer-encoding", "sent together with content-length")
         if self.local is not None:
             self._check_page(exchange)

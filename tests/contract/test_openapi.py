@@ -140,7 +140,8 @@ async def test_every_problem_that_a_route_answers_is_documented_there(app: Appli
 async def test_every_problem_of_the_core_that_a_route_documents_comes_out_of_it(document: Any) -> None:
     for endpoint in FakeCore().app().endpoints:
         operation = document["paths"][endpoint.shown_path][endpoint.method.lower()]
-        for error in [*endpoint.problems, errors.Internal] if endpoint.tenant else []:
+        problems: list[type[errors.OnceboxError]] = [*endpoint.problems, errors.Internal]
+        for error in problems if endpoint.tenant else []:
             core = FakeCore(error=error())
             target = re.sub(r"{\w+}", "x", endpoint.shown_path)
             body = BODIES.get(endpoint.shown_path, b"{}")
