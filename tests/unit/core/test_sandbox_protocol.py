@@ -260,10 +260,10 @@ TWO, SWEPT = "two sandboxes that live were handed out", "a sandbox that was hand
 @pytest.mark.parametrize(
     ("rules", "start", "fault"),
     [
-        (Rules(oldest=False), World(flushes=1), TWO),
-        (Rules(relook=False), World(flushes=1), TWO),
+        (Rules(oldest=False), World(calls=4, flushes=1), TWO),
+        (Rules(relook=False), World(calls=4, flushes=1), TWO),
         (Rules(given_up=False), World(flushes=1, bad_lookups=1), SWEPT),
-        (Rules(epoch=False), World(), TWO),
+        (Rules(epoch=False), World(calls=4), TWO),
     ],
     ids=["oldest", "second look", "given up", "epoch"],
 )
