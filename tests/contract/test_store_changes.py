@@ -27,9 +27,10 @@ async def test_each_change_is_announced(rig: StoreRig, changes: AsyncIterator[st
     await rig.store.wish_cancel(JOB)
     record = await rig.record(JOB)
     await rig.walk(record, S.ENDED, S.CLOSED)
+    assert [await anext(changes) for _ in range(7)] == [JOB] * 7
+    # Nodes of a cluster announce in no common order, so the last one waits for the others.
     await rig.claimed("cmd_last")
-    expected = [JOB] * 7 + ["cmd_last"]
-    assert [await anext(changes) for _ in expected] == expected
+    assert await anext(changes) == "cmd_last"
 
 
 async def test_what_nobody_waits_for_is_not_announced(rig: StoreRig, changes: AsyncIterator[str | None]) -> None:
@@ -42,7 +43,7 @@ async def test_what_nobody_waits_for_is_not_announced(rig: StoreRig, changes: As
     waiting = await rig.claimed("cmd_waiting")
     await rig.store.renew(waiting, lease=9.0)
     await rig.claimed("cmd_last")
-    assert [await anext(changes), await anext(changes)] == ["cmd_waiting", "cmd_last"]
+    assert {await anext(changes), await anext(changes)} == {"cmd_waiting", "cmd_last"}
     assert record_now is not None
 
 

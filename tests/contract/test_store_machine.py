@@ -1,0 +1,228 @@
+"""Random interleavings of owners, followers and late answers, and what must hold whatever they do.
+
+Each rule is one call by somebody who acts on what it saw some time ago: the bundle holds records of any age.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
+
+from service.core.states import ClaimState
+from service.ports.store import Appended, Record
+from service.store import open_store
+from tests.contract.store_rig import JOB, LEASE, RECORD_OUTPUT, RETENTION, SANDBOX, TTL, StoreRig, new_token
+from tests.support.redis_server import RedisServer
+
+S = ClaimState
+T = TypeVar("T")
+
+ORDER = {
+    S.CLAIMED: 0, S.DISPATCHED: 1, S.UNKNOWN: 2, S.REFUSED: 3, S.VOIDED: 3, S.ACCEPTED: 3, S.DONE: 3,
+    S.RUNNING: 4, S.ENDED: 5, S.CLOSED: 6,
+}  # fmt: skip
+"""How far a state is; only reopening goes back."""
+
+FOLLOWED = (S.UNKNOWN, S.ACCEPTED, S.RUNNING, S.VOIDED, S.REFUSED, S.ENDED, S.CLOSED, S.DONE)
+SETTLED = (S.REFUSED, S.UNKNOWN, S.ACCEPTED, S.CLOSED, S.DONE)
+
+
+class Claims(RuleBasedStateMachine):
+    """One claim, and everybody who ever saw it."""
+
+    id = JOB
+    url = "memory://"
+    seen = Bundle("seen")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.store = self.run(_opened(self.url))
+        self.rig = StoreRig(self.store)
+        self.run(self.rig.put(self.id, None))
+        self.last: Record | None = None
+        self.dispatched: dict[int, int] = {}
+        """The attempt that each epoch dispatched."""
+        self.executed_at: set[int] = set()
+        """Epochs whose dispatch is not known not to have been executed."""
+        self.log = b""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        self.run(self.store.close())
+        self.runner.close()
+
+    def did(self, how: str, seen: Record | None, answer: tuple[bool, Record | None]) -> Record | None:
+        """Check a step against the record before it, and what it tells of the dispatch."""
+        done, now = answer
+        before, self.last = self.last, now
+        if not done or before is None:
+            if before is not None:
+                assert now is not None
+                assert now.revision == before.revision, "refused, and yet written"
+            return now
+        assert now is not None
+        assert seen is None or seen.token == before.token or how in ("claim", "take_over", "reopen")
+        assert before.state is not S.CLOSED or now.revision == before.revision
+        if how != "reopen":
+            assert ORDER[now.state] >= ORDER[before.state], f"{before.state} went back to {now.state}"
+            assert now.attempt == before.attempt
+        if now.epoch != before.epoch:
+            assert now.epoch == before.epoch + 1
+            assert how in ("take_over", "reopen")
+            assert now.token != before.token
+        if now.state in (S.REFUSED, S.VOIDED):
+            self.executed_at.discard(now.epoch)
+        return now
+
+    @rule(target=seen)
+    def somebody_asks(self) -> Any:
+        token = new_token()
+        done, now = self.run(self.store.claim(self.id, token=token, owner="r", lease=LEASE, body=b""))
+        self.did("claim", None, (done and self.last is None, now))
+        return now
+
+    @rule(target=seen)
+    def somebody_looks(self) -> Any:
+        found = self.run(self.store.get(self.id))
+        return multiple() if found is None else found
+
+    @rule()
+    def the_lease_runs_out(self) -> None:
+        if self.last is not None:
+            self.run(self.rig.end_lease(self.id))
+
+    @rule(target=seen, old=seen)
+    def somebody_takes_over(self, old: Record) -> Any:
+        answer = self.run(self.store.take_over(old, token=new_token(), owner="r", lease=LEASE))
+        return self.did("take_over", old, answer) or multiple()
+
+    @rule(target=seen, mine=seen)
+    def the_owner_renews(self, mine: Record) -> Any:
+        return self.did("renew", mine, self.run(self.store.renew(mine, lease=LEASE))) or multiple()
+
+    @rule(target=seen, mine=seen)
+    def the_owner_gives_back(self, mine: Record) -> Any:
+        return self.did("release", mine, self.run(self.store.release(mine))) or multiple()
+
+    @rule(target=seen, mine=seen)
+    def the_owner_dispatches(self, mine: Record) -> Any:
+        wished = self.last is not None and self.last.cancel
+        done, now = self.run(self.store.dispatch(mine, lease=LEASE, body=b""))
+        if done:
+            assert now is not None
+            assert not wished, "dispatched although a cancel is wished"
+            assert mine.epoch not in self.dispatched, "an epoch dispatched twice"
+            assert mine.epoch == now.epoch
+            if self.id == JOB:
+                assert not self.executed_at, "dispatched although an earlier one may have been executed"
+            self.dispatched[now.epoch] = now.attempt
+            self.executed_at.add(now.epoch)
+        return self.did("dispatch", mine, (done, now)) or multiple()
+
+    @rule(target=seen, mine=seen, state=st.sampled_from(SETTLED))
+    def the_owner_settles(self, mine: Record, state: S) -> Any:
+        before = self.last
+        done, now = self.run(self.store.settle(mine, state, body=b"", ttl=TTL))
+        if done:
+            assert before is not None
+            assert (mine.token, mine.epoch) == (before.token, before.epoch), "a stale owner wrote"
+        return self.did("settle", mine, (done, now)) or multiple()
+
+    @rule(target=seen, old=seen)
+    def somebody_gives_up_a_dead_owner(self, old: Record) -> Any:
+        return self.did("abandon", old, self.run(self.store.abandon(old, body=b"", ttl=TTL))) or multiple()
+
+    @rule(target=seen, old=seen, following=st.booleans())
+    def somebody_tries_again(self, old: Record, following: bool) -> Any:
+        before = self.last
+        done, now = self.run(
+            self.store.reopen(old, token=new_token(), owner="r", lease=LEASE, next_attempt=following, body=b"")
+        )
+        if done:
+            assert now is not None
+            assert before is not None
+            assert (old.token, old.revision) == (before.token, before.revision), "reopened on old news"
+            voided = before.state in (S.VOIDED, S.ACCEPTED)
+            if now.attempt != before.attempt:
+                assert now.attempt == before.attempt + 1
+                assert voided or (self.id == SANDBOX and before.state in (S.UNKNOWN, S.DONE))
+            else:
+                assert not voided
+            if before.state is S.ACCEPTED:
+                # Only who saw the marker of a void reopens an accepted job.
+                self.executed_at.discard(before.epoch)
+            self.log = b""
+        return self.did("reopen", old, (done, now)) or multiple()
+
+    @rule(target=seen, old=seen, state=st.sampled_from(FOLLOWED), more=st.binary(max_size=60))
+    def a_follower_writes(self, old: Record, state: S, more: bytes) -> Any:
+        before = self.last
+        append = Appended(len(self.log), more) if more else None
+        done, now = self.run(self.store.advance(old, state, body=b"", ttl=TTL, append=append))
+        if done:
+            assert before is not None
+            assert (old.token, old.revision) == (before.token, before.revision), "a stale follower wrote"
+            self.log += more
+        return self.did("advance", old, (done, now)) or multiple()
+
+    @rule(target=seen)
+    def a_caller_cancels(self) -> Any:
+        answer = self.run(self.store.wish_cancel(self.id))
+        return self.did("wish", None, answer) or multiple()
+
+    @invariant()
+    def the_record_is_the_last_one_answered(self) -> None:
+        now = self.run(self.store.get(self.id))
+        assert (now is None) == (self.last is None)
+        if now is not None and self.last is not None:
+            assert (now.state, now.revision, now.epoch, now.token, now.cancel) == (
+                self.last.state, self.last.revision, self.last.epoch, self.last.token, self.last.cancel,
+            )  # fmt: skip
+
+    @invariant()
+    def the_output_is_the_end_of_the_log(self) -> None:
+        kept = self.run(self.store.output(self.id, 0, 10**9))
+        if kept is None:
+            assert not self.log
+        else:
+            assert kept.offset + len(kept.data) == len(self.log)
+            assert kept.data == self.log[kept.offset :]
+            assert len(kept.data) >= min(len(self.log), RECORD_OUTPUT)
+
+    @invariant()
+    def only_what_is_over_ends_by_itself(self) -> None:
+        if self.last is not None:
+            ends = self.run(self.rig.ttls(self.id))["claim"] is not None
+            assert not ends or self.last.state in (S.REFUSED, S.VOIDED, S.CLOSED, S.DONE)
+
+
+async def _opened(url: str) -> Any:
+    return open_store(url, retention=RETENTION, record_output=RECORD_OUTPUT)
+
+
+def _run(url: str, id: str, examples: int) -> None:
+    kind = type("Claims", (Claims,), {"url": url, "id": id})
+    run_state_machine_as_test(
+        kind,
+        settings=settings(
+            max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+@pytest.mark.parametrize("id", [JOB, SANDBOX])
+def test_no_interleaving_breaks_the_rules_in_the_process(id: str) -> None:
+    _run("memory://", id, 60)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("id", [JOB, SANDBOX])
+def test_no_interleaving_breaks_the_rules_on_a_server(redis_server: RedisServer, id: str) -> None:
+    _run(redis_server.url, id, 100)
