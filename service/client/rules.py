@@ -68,9 +68,9 @@ class Deadline:
         return float("inf") if self._end is None else max(0.0, self._end - self._clock())
 
     def step_took(self, seconds: float, allowed: float) -> None:
-        """Notes that a step which may take ``allowed`` seconds took ``seconds``."""
+        """Notes that a step which may take ``allowed`` seconds took ``seconds``; one that slept counts for nothing."""
         if self._end is not None and seconds > allowed + ASLEEP:
-            self._end += seconds - allowed
+            self._end += seconds
 
 
 def pause(terms: Terms, seconds: float, deadline: Deadline) -> Flow[None]:
