@@ -80,7 +80,11 @@ def _judge_tenants(path: str, secret: str | None) -> Finding:
 
 def judge_store(health: StoreHealth) -> list[Finding]:
     """A Redis server that answered."""
-    return [_judge_version(health), _judge_eviction(health), _judge_persistence(health)]
+    found = [_judge_version(health), _judge_eviction(health), _judge_persistence(health)]
+    if health.role in ("slave", "replica"):
+        mend = "Name the master in ONCEBOX_REDIS_URL, or use redis+sentinel://."
+        found.insert(0, wrong("Redis role", "a replica, which takes no writes", mend))
+    return found
 
 
 def _judge_version(health: StoreHealth) -> Finding:

@@ -58,7 +58,9 @@ async def look_at_store(settings: Settings) -> AsyncIterator[Finding]:
         yield wrong(about, str(error), "Correct ONCEBOX_REDIS_URL.")
         return
     try:
-        health = await asyncio.wait_for(store.health(), PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            health = await store.health()
+            ahead = await store.now() / 1000 - time.time()
     except (StoreUnavailable, TimeoutError) as error:
         said = error.detail if isinstance(error, StoreUnavailable) else f"no answer within {PATIENCE:.0f} s"
         yield wrong(
@@ -70,7 +72,7 @@ async def look_at_store(settings: Settings) -> AsyncIterator[Finding]:
     finally:
         await store.close()
     yield ok(about, f"{_place(url)} answers")
-    for finding in judge_store(health):
+    for finding in (*judge_store(health), judge_clock("Redis clock", ahead)):
         yield finding
 
 

@@ -35,6 +35,7 @@ def test_a_good_redis_is_good() -> None:
         (StoreHealth(persistence="none"), "Redis persistence", "wrong", "appendonly yes"),
         (StoreHealth(persistence="rdb"), "Redis persistence", "warning", "appendonly yes"),
         (StoreHealth(), "Redis persistence", "warning", "append-only"),
+        (StoreHealth(role="slave"), "Redis role", "wrong", "sentinel"),
     ),
 )
 def test_what_is_wrong_with_redis_comes_with_its_mend(health: StoreHealth, about: str, verdict: str, mend: str) -> None:
