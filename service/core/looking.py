@@ -28,6 +28,8 @@ UNKNOWN_YET = 5.0
 """Seconds after the dispatch in which execd may not know an id that it has announced."""
 DEADLINE_GRACE = 60.0
 """Seconds past a job's deadline after which what can't be found out any more is settled as lost."""
+EXPIRY_LOOKS = 8
+"""Looks without news after which the sandbox's expiry is checked again."""
 DRAIN_LIMIT = 60.0
 """Seconds after the end for which the rest of the output is tried to be read."""
 
@@ -111,6 +113,8 @@ class Looker:
         except EngineError:
             return await self.troubled(record, body)
         body = msgspec.structs.replace(body, troubled_since=None)
+        if ending is None and body.looks % EXPIRY_LOOKS == EXPIRY_LOOKS - 1:
+            await self._core.submitter.keep_alive(body)
         if ending is not None:
             return await self._drain(record, msgspec.structs.replace(body, ended_at=record.now / 1000), ending)
         if body.kind == "exec":

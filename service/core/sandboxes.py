@@ -407,7 +407,11 @@ class Sandboxes:
     async def renew(self, tenant: str, sandbox_id: str, timeout: int) -> Sandbox:
         """Let it live for ``timeout`` seconds from now; running jobs keep it alive all the same."""
         record = await self.known(tenant, sandbox_id)
-        await self.extend(sandbox_id, record, await self._store.now() / 1000 + timeout)
+        wanted = await self._store.now() / 1000 + timeout
+        for job in await self._store.get_many(await self._store.active_of(sandbox_id)):
+            if job is not None:
+                wanted = max(wanted, self._core.looker.deadline(records.job_body(job)))
+        await self.extend(sandbox_id, record, wanted)
         return await self.get(tenant, sandbox_id)
 
     async def extend(self, sandbox_id: str, record: SandboxRecord, expires_at: float) -> None:

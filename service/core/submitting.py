@@ -33,6 +33,8 @@ SLOW_SANDBOX = 2.0
 """Seconds after which a sandbox that does not answer is asked about at the lifecycle server."""
 EXPIRY_MARGIN = 120.0
 """Seconds that a sandbox is kept beyond a job's deadline."""
+EXPIRY_STEP = 300.0
+"""Seconds that a renewal adds to that, so that not every job of a sandbox renews it."""
 FIRST_LOOK = 0.05
 """Seconds after the dispatch until the first look: the wrapper needs a few ms to make its fence."""
 
@@ -207,13 +209,12 @@ class Submitter:
             return await self.unclear(mine, body)
 
     async def _prepare(self, mine: Record, body: JobBody, *, fresh: bool) -> Boot | None:
-        """The boot mark, which also shows that the daemon is alive; and room in time for the job."""
+        """The boot mark, which also shows that the daemon is alive; and that the fence is not another request's."""
         boot = await self._boot(body.sandbox_id)
         if not fresh and boot is not None:
             found = await self._core.fences.read(body.sandbox_id, token_of(mine.id, mine.attempt))
             if found is not None and found.fingerprint not in (None, body.fingerprint):
                 raise errors.IdempotencyKeyReused("This key was used for another command in this sandbox; nothing was run.", command_id=mine.id)
-        await self.keep_alive(body, mine.now / 1000)
         return boot
 
     async def _boot(self, sandbox_id: str) -> Boot | None:
@@ -228,18 +229,16 @@ class Submitter:
             if not reading.done():
                 reading.cancel()
 
-    async def keep_alive(self, body: JobBody, now: float) -> None:
-        """Renew a sandbox whose expiry is nearer than the job's deadline; never shorten it."""
-        raw = await self._store.get_sandbox(body.sandbox_id)
-        if raw is None:
-            return
-        known = records.sandbox_record(raw)
-        wanted = now + body.timeout + EXPIRY_MARGIN
-        if known.expires_at is not None and known.expires_at < wanted:
-            try:
-                await self._core.sandboxes.extend(body.sandbox_id, known, wanted)
-            except errors.OnceboxError as error:
-                log.warning("sandbox %s could not be renewed for %ss: %s", body.sandbox_id, body.timeout, error.detail)
+    async def keep_alive(self, body: JobBody) -> None:
+        """Renew a sandbox whose expiry is nearer than a job's deadline; never shorten it. Tried again by followers."""
+        try:
+            raw = await self._store.get_sandbox(body.sandbox_id)
+            known = records.sandbox_record(raw) if raw is not None else None
+            wanted = self._core.looker.deadline(body) + EXPIRY_MARGIN
+            if known is not None and known.expires_at is not None and known.expires_at < wanted:
+                await self._core.sandboxes.extend(body.sandbox_id, known, wanted + EXPIRY_STEP)
+        except errors.OnceboxError as error:
+            log.warning("sandbox %s could not be renewed for a job: %s", body.sandbox_id, error.detail)
 
     async def _why(self, error: EngineError, sandbox_id: str) -> errors.OnceboxError:
         """What a call that was not executed means: the sandbox's own state tells more than a closed port."""
@@ -285,6 +284,7 @@ class Submitter:
     async def accepted(self, mine: Record, body: JobBody, engine_id: str) -> Record | None:
         """The engine took the command."""
         await pauses.reach(pauses.AFTER_DISPATCH)
+        self._core.tasks.start(self.keep_alive(body), f"keep alive {body.sandbox_id}")
         return await self.write(mine, ClaimState.ACCEPTED, msgspec.structs.replace(body, engine_id=engine_id))
 
     async def write(self, mine: Record, state: ClaimState, body: JobBody) -> Record | None:
