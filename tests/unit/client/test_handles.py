@@ -1,0 +1,375 @@
+"""What callers hold in their hands: clients, sandboxes, jobs, maps."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.client import (
+    AsyncClient,
+    AsyncJob,
+    AsyncSandbox,
+    Client,
+    CommandFailed,
+    EngineUnavailable,
+    InvalidIdempotencyKey,
+    Job,
+    JobState,
+    Sandbox,
+    SandboxNotFound,
+)
+from tests.unit.client.fake_service import FakeService, Script, answer, problem
+from tests.unit.client.scripted import DROPPED, Scripted, body, done, job, sandbox
+from tests.unit.client.virtual import Clock, Undisturbed, hooks
+
+Pair = tuple[type[Any], type[Any]]
+
+
+def served(**scripts: Script) -> tuple[FakeService, Client, AsyncClient]:
+    service, clock = FakeService(scripts), Clock()
+    network = Undisturbed(service, clock)
+    return (
+        service,
+        Client("http://fake", _hooks=hooks(network, clock)),
+        AsyncClient("http://fake", _hooks=hooks(network, clock, 1)),
+    )
+
+
+# Where to
+
+
+def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONCEBOX_URL", raising=False)
+    assert Client().url == "http://127.0.0.1:8700"
+    monkeypatch.setenv("ONCEBOX_URL", "https://boxes.example/base/")
+    monkeypatch.setenv("ONCEBOX_API_KEY", "k-1")
+    client = Client()
+    assert client.url == "https://boxes.example/base"
+    assert client._target.headers["Authorization"] == "Bearer k-1"
+    assert Client("http://other", "k-2")._target.headers["Authorization"] == "Bearer k-2"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8700", "ftp://x", "http://", "http://x?y=1", "http://x#y"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="not an http or https URL"):
+        Client(url)
+
+
+def test_an_api_key_that_no_header_can_carry_is_refused_without_showing_it() -> None:
+    with pytest.raises(ValueError, match="API key") as caught:
+        Client("http://x", "secret\r\nX-Evil: 1")
+    assert "secret" not in str(caught.value)
+
+
+# Both clients are one
+
+
+@pytest.mark.parametrize("pair", [(Client, AsyncClient), (Sandbox, AsyncSandbox), (Job, AsyncJob)])
+def test_both_have_the_same_methods_with_the_same_parameters(pair: Pair) -> None:
+    def interface(cls: type[Any]) -> dict[str, list[str]]:
+        members = inspect.getmembers(cls, inspect.isfunction)
+        return {name: list(inspect.signature(member).parameters) for name, member in members if name[0] != "_"}
+
+    assert interface(pair[0]) == interface(pair[1])
+
+
+@pytest.mark.parametrize("cls", [Client, AsyncClient, Sandbox, AsyncSandbox, Job, AsyncJob])
+def test_everything_public_is_documented(cls: type[Any]) -> None:
+    members = {**dict(inspect.getmembers(cls, inspect.isfunction)), **dict(inspect.getmembers(cls))}
+    public = [member for name, member in members.items() if name[0] != "_"]
+    assert public
+    assert all(inspect.getdoc(member) for member in public)
+
+
+# Sandboxes
+
+
+def test_a_block_deletes_its_sandbox_at_the_end() -> None:
+    service, client, _ = served()
+    with client.create_sandbox() as box:
+        assert box.id in service.sandboxes
+    assert box.id not in service.sandboxes
+
+
+async def test_an_asynchronous_block_deletes_its_sandbox_at_the_end() -> None:
+    service, _, client = served()
+    async with client, await client.create_sandbox() as box:
+        assert box.id in service.sandboxes
+    assert box.id not in service.sandboxes
+
+
+def test_an_error_in_the_block_is_not_hidden_by_a_delete_that_fails() -> None:
+    network = Scripted(*[problem(503, "ENGINE_UNAVAILABLE")] * 999)
+    began = network.clock.now
+    with pytest.raises(KeyError), network.client().sandbox("sb-1"):
+        raise KeyError
+    assert network.clock.now - began <= 31
+
+    with pytest.raises(EngineUnavailable), network.client().sandbox("sb-1"):
+        pass
+
+
+async def test_the_same_holds_for_the_asynchronous_block() -> None:
+    network = Scripted(*[problem(503, "ENGINE_UNAVAILABLE")] * 999)
+    with pytest.raises(KeyError):
+        async with network.async_client().sandbox("sb-1"):
+            raise KeyError
+    with pytest.raises(EngineUnavailable):
+        async with network.async_client().sandbox("sb-1"):
+            pass
+
+
+def test_a_sandbox_that_is_gone_already_is_no_error_at_the_end_of_its_block() -> None:
+    with Scripted(problem(404, "SANDBOX_NOT_FOUND")).client().sandbox("sb-1"):
+        pass
+
+
+def test_ids_are_quoted() -> None:
+    network = Scripted(answer(200, sandbox(sandbox_id="a/b?c")), done(command_id="../x"))
+    network.client().sandbox("a/b?c").refresh()
+    network.client().job("../x").status()
+
+    assert network.requests[0].path == "/v1/sandboxes/a%2Fb%3Fc"
+    assert network.requests[1].path.startswith("/v1/exec-jobs/..%2Fx?")
+
+
+def test_lists_ask_for_page_after_page() -> None:
+    service, client, _ = served(make=Script(ends=5))
+    boxes = [client.create_sandbox(metadata={"n": str(n % 2), "a b": "c=d&"}) for n in range(7)]
+    for box in boxes[:5]:
+        box.submit("make", metadata={"run": "1"})
+
+    assert [box.id for box in client.sandboxes()] == [box.id for box in boxes]
+    odd = list(client.sandboxes(metadata={"n": "1", "a b": "c=d&"}, state=["running", "paused"]))
+    assert [box.id for box in odd] == [boxes[n].id for n in (1, 3, 5)]
+    assert all(box.info and box.info.ready for box in odd)
+    assert len(list(client.jobs())) == 5
+    (one,) = client.jobs(sandbox_id=boxes[2].id, state=JobState.RUNNING, metadata={"run": "1"})
+    assert one.info is not None
+    assert one.info.command == "make"
+    assert list(client.jobs(state="lost")) == []
+    assert service.page == 2
+
+
+# Running
+
+
+def test_run_is_an_exec_up_to_a_minute_and_a_job_above() -> None:
+    script = Script(blocks=((0.0, b"out"),), ends=1.0, exit_code=4)
+    service, client, _ = served(make=script)
+    box = client.create_sandbox()
+
+    results = [box.run("make"), box.run("make", timeout=60), box.run("make", timeout=61)]
+    results.append(box.run("make", metadata={"a": "b"}))
+
+    assert [job.kind for job in service.jobs.values()] == ["exec", "exec", "job", "job"]
+    assert all((result.output, result.exit_code) == ("out", 4) for result in results)
+    with pytest.raises(CommandFailed, match="the command exited with 4"):
+        box.run("make", check=True)
+
+
+@pytest.mark.parametrize(
+    ("timed_out", "code", "state"),
+    [(True, None, JobState.TIMED_OUT), (False, None, JobState.LOST), (False, 0, JobState.EXITED)],
+)
+def test_an_exec_s_result_has_a_job_s_shape(timed_out: bool, code: int | None, state: JobState) -> None:
+    sent = {
+        "command_id": "cmd_1",
+        "exit_code": code,
+        "timed_out": timed_out,
+        "stdout": "out",
+        "stderr": "err",
+        "truncated": True,
+        "duration": 1.5,
+    }
+
+    result = Scripted(answer(200, sent)).client().sandbox("sb-1").run("make")
+
+    assert (result.state, result.exit_code, result.timed_out) == (state, code, timed_out)
+    assert (result.output, result.stdout, result.stderr) == ("outerr", "out", "err")
+    assert not result.output_complete
+    assert result.ok is (state is JobState.EXITED)
+
+
+def test_output_goes_to_a_path_a_file_or_a_function(tmp_path: Path) -> None:
+    data = b"\xff\x00 text \xc3\xa9"
+    _, client, _ = served(make=Script(blocks=((0.0, data),), exit_code=0))
+    job = client.create_sandbox().submit("make")
+    path, file = tmp_path / "log", io.StringIO()
+    chunks: list[bytes] = []
+
+    results = [job.output_to(path), job.output_to(file), job.output_to(chunks.append)]
+
+    assert path.read_bytes() == b"".join(chunks) == data
+    assert file.getvalue() == data.decode("utf-8", "replace")
+    assert all(result.output == "" and result.output_complete and result.ok for result in results)
+
+
+async def test_an_asynchronous_function_is_awaited() -> None:
+    _, _, client = served(make=Script(blocks=((0.0, b"a"), (9.0, b"b")), ends=9.0))
+    job = await (await client.create_sandbox()).submit("make")
+    chunks: list[str] = []
+
+    async def take(chunk: str) -> None:
+        chunks.append(chunk)
+
+    await job.output_to(take, text=True)
+
+    assert chunks == ["a", "b"]
+
+
+def test_status_looks_once() -> None:
+    network = Scripted(done("tail"))
+    handle = network.client().job("cmd_1")
+
+    assert handle.status().exit_code == 0
+    assert "limit=1024" in network.requests[0].path
+    assert handle.output_complete
+
+
+# Map
+
+
+def test_map_runs_one_command_everywhere() -> None:
+    service, client, _ = served(make=Script(blocks=((0.0, b"out"),), ends=3.0))
+    boxes = [client.create_sandbox() for _ in range(5)]
+    names: list[Sandbox | str] = [boxes[0], *(box.id for box in boxes[1:]), "sb-none"]
+
+    results = {item.sandbox_id: item for item in client.map("make", names, concurrency=3, timeout=600)}
+
+    assert len(results) == 6
+    assert all(results[box.id].unwrap().output == "out" for box in boxes)
+    assert all(results[box.id].ok and results[box.id].exit_code == 0 for box in boxes)
+    failed = results["sb-none"]
+    assert isinstance(failed.error, SandboxNotFound)
+    assert (failed.ok, failed.exit_code, failed.output) == (False, None, "")
+    with pytest.raises(SandboxNotFound):
+        failed.unwrap()
+    assert {job.timeout for job in service.jobs.values()} == {600}
+
+
+def test_a_map_goes_on_where_a_dead_caller_left_it() -> None:
+    service, client, _ = served(make=Script(ends=3.0))
+    boxes = [client.create_sandbox() for _ in range(4)]
+    first = client.map("make", [*boxes, boxes[0]], key="run-7", concurrency=1)
+    next(iter(first))
+
+    again = list(client.map("make", [*boxes, boxes[0]], key="run-7", concurrency=1))
+
+    assert len(service.jobs) == 5  # one of the sandboxes is there twice
+    assert set(service.executions.values()) == {1}
+    assert len({item.idempotency_key for item in again}) == 5
+    assert {item.command_id for item in again} == set(service.jobs)
+    assert len(list(client.map("make", boxes))) == 4
+    assert len(service.jobs) == 9
+
+
+async def test_both_clients_of_every_version_make_the_same_keys() -> None:
+    gone = problem(404, "SANDBOX_NOT_FOUND")
+    (sync_item,) = Scripted(gone).client().map("make", ["sb-1"], key="k")
+    (async_item,) = [item async for item in Scripted(gone).async_client().map("make", ["sb-1"], key="k")]
+
+    golden = "k-0f349c7dea2a21ace0ba2ce13eb3db13"
+    assert sync_item.idempotency_key == async_item.idempotency_key == golden
+
+
+async def test_an_asynchronous_map_takes_asynchronous_lists() -> None:
+    service, _, client = served(make=Script(ends=3.0))
+    for _ in range(5):
+        await client.create_sandbox()
+
+    results = [item async for item in client.map("make", client.sandboxes(), concurrency=2)]
+
+    assert sorted(item.sandbox_id for item in results) == sorted(service.sandboxes)
+    assert all(item.ok for item in results)
+
+
+async def test_leaving_an_asynchronous_map_ends_its_tasks() -> None:
+    service, _, client = served(make=Script(ends=3.0))
+    for _ in range(9):
+        await client.create_sandbox()
+    results = client.map("make", list(service.sandboxes), concurrency=1)
+    assert isinstance(results, AsyncIterator)
+    async for _ in results:
+        break
+    await results.aclose()  # type: ignore[attr-defined]
+
+    assert len(service.jobs) < 9
+
+
+def test_leaving_a_map_ends_its_threads() -> None:
+    service, client, _ = served(make=Script(ends=3.0))
+    for _ in range(9):
+        client.create_sandbox()
+    results = client.map("make", list(service.sandboxes), concurrency=2)
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith("oncebox-map")]
+    for worker in workers:
+        worker.join(10)
+    assert not any(worker.is_alive() for worker in workers)
+    assert len(service.jobs) < 9
+
+
+def boxes_that_break() -> Iterator[str]:
+    yield "sb-0"
+    raise RuntimeError("no more boxes")
+
+
+def test_an_error_of_the_list_of_sandboxes_is_the_caller_s() -> None:
+    _, client, _ = served()
+    client.create_sandbox()
+    with pytest.raises(RuntimeError, match="no more boxes"):
+        list(client.map("make", boxes_that_break(), concurrency=1))
+
+
+async def test_so_it_is_in_the_asynchronous_map() -> None:
+    _, _, client = served()
+    await client.create_sandbox()
+    with pytest.raises(RuntimeError, match="no more boxes"):
+        [item async for item in client.map("make", boxes_that_break(), concurrency=1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"key": "two words"}, InvalidIdempotencyKey),
+        ({"key": "x" * 201}, ValueError),
+        ({"concurrency": 0}, ValueError),
+    ],
+)
+def test_a_map_that_can_t_be_is_refused_at_the_call(options: dict[str, Any], error: type[Exception]) -> None:
+    _, client, async_client = served()
+    calls: list[Callable[..., Any]] = [client.map, async_client.map]
+    for call in calls:
+        with pytest.raises(error, match=r"."):
+            call("make", [], **options)
+
+
+def test_resources_are_sent_in_either_form() -> None:
+    from service.client import Resources
+
+    network = Scripted(*[answer(201, sandbox())] * 2)
+    client = network.client()
+    client.create_sandbox(resources={"cpu": "500m"})
+    client.create_sandbox(resources=Resources(memory="4Gi"), entrypoint=("sleep", "1"))
+
+    assert body(network.requests[0]) == {"resources": {"cpu": "500m"}}
+    assert body(network.requests[1]) == {"resources": {"memory": "4Gi"}, "entrypoint": ["sleep", "1"]}
+
+
+def test_what_a_handle_knows_is_on_it() -> None:
+    network = Scripted(answer(201, sandbox(), idempotent_replayed="true"), DROPPED, answer(202, job("pending")))
+    box = network.client().create_sandbox(idempotency_key="task-17")
+    handle = box.submit("make", idempotency_key="make-1")
+
+    assert (box.replayed, box.idempotency_key, repr(box)) == (True, "task-17", "<Sandbox sb-1 running>")
+    assert (handle.replayed, handle.idempotency_key) == (False, "make-1")
+    assert repr(handle) == "<Job cmd_1 pending>"
