@@ -294,6 +294,7 @@ class Transport:
 
         def drained(done: asyncio.Task[None]) -> None:
             self._draining.discard(done)
+            response.release()
             self._drains[request.side] += 1
 
         task.add_done_callback(drained)
@@ -332,9 +333,7 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
                 if taken > DRAIN_BYTES:
                     break
     except (aiohttp.ClientError, OSError):
-        pass
-    finally:
-        response.release()
+        return
 
 
 def _headers(request: Request) -> dict[str, str]:
