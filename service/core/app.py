@@ -13,6 +13,7 @@ from service.core.fences import Fences
 from service.core.following import Follower
 from service.core.jobs import Jobs
 from service.core.looking import Looker
+from service.core.policy import OneTenant, Policy
 from service.core.reading import Reader
 from service.core.reconciling import Reconciler
 from service.core.sandboxes import LOOKUP_TRIES, Sandboxes
@@ -40,12 +41,14 @@ class Core:
         engine: Engine,
         settings: Settings,
         *,
+        policy: Policy | None = None,
         owner: str | None = None,
         lookup_tries: tuple[float, ...] = LOOKUP_TRIES,
     ) -> None:
         self.store = store
         self.engine = engine
         self.settings = settings
+        self.policy = policy or OneTenant()
         self.lookup_tries = lookup_tries
         self.stopping = asyncio.Event()
         self.tasks = Tasks()

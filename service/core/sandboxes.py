@@ -101,6 +101,8 @@ class Sandboxes:
 
     def _order(self, tenant: str, request: CreateSandbox, key: str | None) -> Order:
         owner = rules.owner(request.workspace_owner)
+        if owner is not None and not self._core.policy.may_use(tenant, owner):
+            raise errors.Forbidden("This tenant may not use this workspace_owner.")
         labels = rules.metadata(request.metadata)
         meaning = msgspec.structs.replace(request, metadata=labels if request.metadata is not None else None)
         print_ = identity.fingerprint(meaning, leave_out=frozenset({"wait_ready"}))

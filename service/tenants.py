@@ -1,0 +1,186 @@
+"""The tenants file (``ONCEBOX_TENANTS``): who the API keys belong to, and what each tenant may do.
+
+::
+
+    [acme]
+    keys = ["<sha256 of a key, hex>"]       # several, for rotation
+    owners = ["alice", "team-*"]            # absent: only its own name
+    [acme.quota]
+    sandboxes = 100                         # live
+    jobs = 200                              # running
+    submits_per_second = 20
+    polls_per_second = 500
+
+The file is read again when it changes and on SIGHUP, without dropping a request. A broken file keeps what was read
+before, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from service.core.policy import Quota
+from service.errors import Unauthenticated
+
+log = logging.getLogger("oncebox.tenants")
+
+CHECK_EVERY = 2.0
+"""Seconds between two looks at whether the file changed."""
+KEY_PREFIX = "obx_"
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_PATTERN = re.compile(r"[A-Za-z0-9._@*?-]{1,128}")
+_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table of the file."""
+
+    keys: Annotated[list[_Digest], Meta(min_length=1)]
+    owners: list[str] | None = None
+    quota: Quota = Quota()
+
+
+class TenantsFileBroken(Exception):
+    """The file can't be used; the message says where and why, without a key in it."""
+
+
+def parse(text: str) -> dict[str, Tenant]:
+    """The tenants of a file's text. Raises ``TenantsFileBroken``."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TenantsFileBroken(f"it is no TOML: {error}") from error
+    tenants = {}
+    owner_of: dict[str, str] = {}
+    for name, table in tables.items():
+        if not _NAME.fullmatch(name):
+            raise TenantsFileBroken(f"[{name[:80]}] is no tenant's name: 1 to 63 letters, digits, '-', '_', '.'")
+        try:
+            tenant = msgspec.convert(table, Tenant)
+        except msgspec.ValidationError as error:
+            raise TenantsFileBroken(f"[{name}]: {error}") from error
+        for pattern in tenant.owners or []:
+            if not _PATTERN.fullmatch(pattern):
+                raise TenantsFileBroken(f"[{name}]: {pattern[:80]!r} is no owner and no pattern of owners")
+        for key in tenant.keys:
+            if owner_of.setdefault(key, name) != name:
+                raise TenantsFileBroken(f"[{name}] and [{owner_of[key]}] have a key in common")
+        tenants[name] = tenant
+    if not tenants:
+        raise TenantsFileBroken("it names no tenant, so nobody could do anything")
+    return tenants
+
+
+class Tenants:
+    """The tenants by their file; tells callers apart, and knows what they may do."""
+
+    def __init__(self, path: str) -> None:
+        """Raises ``TenantsFileBroken``: a replica does not start with a file that it can't read."""
+        self._path = Path(path)
+        self._stamp = self._stat()
+        self._tenants = self._read()
+
+    def _read(self) -> dict[str, Tenant]:
+        try:
+            return parse(self._path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise TenantsFileBroken(f"it can't be read: {error}") from error
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def reload(self) -> bool:
+        """Read the file again; False, and all as before, where it is broken."""
+        self._stamp = self._stat()
+        try:
+            self._tenants = self._read()
+        except TenantsFileBroken as error:
+            log.error("the tenants file was not taken over, the one before stays in force: %s", error)
+            return False
+        log.info("the tenants file was read: %d tenants", len(self._tenants))
+        return True
+
+    async def watch(self) -> None:
+        """Read the file again whenever it changes, for ever."""
+        while True:
+            await asyncio.sleep(CHECK_EVERY)
+            if self._stat() != self._stamp:
+                self.reload()
+
+    def __len__(self) -> int:
+        return len(self._tenants)
+
+    # -- who is asking
+
+    def authenticate(self, headers: Mapping[str, Sequence[str]]) -> str:
+        """The tenant whose key the request carries. Raises ``Unauthenticated``."""
+        values = headers.get("authorization", [])
+        scheme, _, key = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise Unauthenticated("Send your API key as 'Authorization: Bearer <key>'.")
+        tenant = self._holder(key_digest(key.strip()))
+        if tenant is None:
+            raise Unauthenticated("This API key is not known.")
+        return tenant
+
+    def _holder(self, digest: str) -> str | None:
+        """Compared with every key, in constant time each."""
+        holder = None
+        for name, tenant in self._tenants.items():
+            for key in tenant.keys:
+                if hmac.compare_digest(key, digest):
+                    holder = name
+        return holder
+
+    # -- what they may do
+
+    def may_use(self, tenant: str, owner: str) -> bool:
+        """Whether the tenant may mount this owner's directories."""
+        known = self._tenants.get(tenant)
+        if known is None:
+            return False
+        if known.owners is None:
+            return owner == tenant
+        return any(fnmatchcase(owner, pattern) for pattern in known.owners)
+
+    def quota(self, tenant: str) -> Quota:
+        """The tenant's limits; nothing at all for one that is no longer in the file."""
+        known = self._tenants.get(tenant)
+        return known.quota if known is not None else Quota(sandboxes=0, jobs=0)
+
+
+def key_digest(key: str) -> str:
+    """What stands in the file for a key: its sha256 in hex."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def new_key() -> str:
+    """A key for a tenant: 256 random bits."""
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def lines_for(tenant: str, key: str) -> str:
+    """What to add to the file for a new key. Raises ``ValueError`` for what is no tenant's name."""
+    if not _NAME.fullmatch(tenant):
+        raise ValueError("a tenant's name is 1 to 63 letters, digits, '-', '_', '.', and begins and ends with a letter or digit")
+    table = tenant if re.fullmatch(r"[A-Za-z0-9_-]+", tenant) else f'"{tenant}"'
+    return f'[{table}]\nkeys = ["{key_digest(key)}"]\n'
