@@ -18,7 +18,7 @@ import msgspec
 from service.cli.following import BytesPrinter, EventPrinter, follow
 from service.cli.interrupts import Interrupts
 from service.cli.place import Place, connected, opened
-from service.cli.problems import sentence
+from service.cli.problems import Trouble, sentence
 from service.cli.progress import Progress
 from service.cli.terminal import OutputWriter, print_json, say
 from service.cli.verdicts import in_words, verdict
@@ -126,6 +126,8 @@ class Attended:
         self._job = job = await sandbox.submit(
             order.command, timeout=order.timeout, cwd=order.cwd, env=order.env, idempotency_key=order.key
         )
+        if order.key and job.replayed:
+            say("the job of this key was there already; this is its output.")
         if order.detach:
             self._print_id(job)
             return 0
@@ -143,11 +145,13 @@ class Attended:
             if not self._embedded:
                 say(f"the job goes on; get back to it with: oncebox logs -f {job.id}")
             raise
-        except OSError:  # stdout takes no more: its reader went away, or the disk is full
+        except OSError as error:  # stdout takes no more: its reader went away, or the disk is full
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GRACE):
                     await self._cancel(job)
-            raise
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise Trouble(f"stdout can't be written ({error.strerror}), so the job was cancelled.") from None
         code, said = verdict(ended)
         if said and not self._stopping():
             say(said)

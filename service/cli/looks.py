@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_network
@@ -83,7 +84,7 @@ async def look_at_engine(settings: Settings, *, attempt: bool) -> AsyncIterator[
     """The engine: reachable, our key taken, and its sandboxes' daemons reachable from here."""
     about, url = "engine", settings.engine_url
     if url.startswith("local:"):
-        yield ok(about, "local://: started with the service, on this machine; for development, not a boundary")
+        yield _judge_local(about)
         return
     try:
         with server_extra("A look at the engine"):
@@ -109,6 +110,14 @@ async def look_at_engine(settings: Settings, *, attempt: bool) -> AsyncIterator[
             yield await _reach_execd(engine, settings, attempt=attempt)
     finally:
         await engine.close()
+
+
+def _judge_local(about: str) -> Finding:
+    said = "local://: started with the service, on this machine; for development, not a boundary"
+    if shutil.which("bwrap") is None:
+        mend = "Install bubblewrap: without it sandboxes are plain processes that see each other's files."
+        return warning(about, f"{said}; no bwrap here", mend)
+    return ok(about, said)
 
 
 async def _reach(engine: Engine, url: str) -> Finding:

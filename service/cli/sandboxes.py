@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@click.group()
+@click.group(
+    epilog="""\b
+Examples:
+  oncebox sandboxes ls
+  ID=$(oncebox sandboxes create)
+  oncebox run --sandbox "$ID" -- make test
+  oncebox sandboxes rm "$ID"
+"""
+)
 def sandboxes() -> None:
     """List, create and delete sandboxes."""
 

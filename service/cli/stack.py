@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 PLAIN = "no bwrap here: the command runs as a plain process of this machine, in a directory of its own."
 
+PURPOSE = "`oncebox run` without ONCEBOX_URL"
+
 
 @asynccontextmanager
 async def stack(settings: Settings) -> AsyncIterator[str]:
     """An embedded stack, and its URL. What its parts log is shown with ``-v`` only."""
-    with server_extra("`oncebox run` without ONCEBOX_URL"):
+    with server_extra(PURPOSE):
         from service.embedded import EngineDidNotStart, embedded
 
     if settings.engine_url != "local://":
@@ -38,7 +40,7 @@ async def stack(settings: Settings) -> AsyncIterator[str]:
         try:
             async with contextlib.AsyncExitStack() as exits:
                 try:
-                    with overheard.children():
+                    with server_extra(PURPOSE), overheard.children():
                         url = await exits.enter_async_context(embedded(settings))
                 except EngineDidNotStart as error:
                     raise Trouble(f"{str(error).rstrip('.')}: {await overheard.last()}") from None

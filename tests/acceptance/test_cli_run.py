@@ -87,6 +87,70 @@ def test_standard_input_is_left_to_others() -> None:
     assert (result.stdout, result.stderr) == (b"got a\n", b"")
 
 
+def test_an_engine_that_does_not_start_is_a_sentence_that_says_why(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'service.local_engine' in sys.orig_argv:\n"
+        "    print('no room on the disk', file=sys.stderr, flush=True)\n"
+        "    os._exit(1)\n"
+    )
+
+    result = run("--", "true", env=environment(PYTHONPATH=str(tmp_path)))
+
+    assert result.returncode == 125
+    (line,) = result.stderr.decode().splitlines()
+    assert line == "oncebox: The local engine ended before it was ready: no room on the disk"
+
+
+@pytest.mark.parametrize("package", ("hypercorn", "starlette", "fakeredis", "redis"))
+def test_what_the_client_alone_does_not_bring_is_named(package: str) -> None:
+    script = f"import sys; sys.modules['{package}'] = None; from service.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", script, "run", "--", "true"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert result.returncode == 125
+    assert f"needs the package {package}: pip install 'oncebox[server]'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_full_disk_is_a_sentence() -> None:
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [*ONCEBOX, "run", "--", "yes", "full-disk"],
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+
+    assert result.returncode == 125
+    assert result.stderr.startswith(b"oncebox: stdout can't be written (No space left on device)")
+    assert all_gone("yes full-disk")
+
+
+def test_a_reader_that_does_not_read_does_not_keep_ctrl_c_from_working() -> None:
+    with subprocess.Popen(
+        [*ONCEBOX, "run", "--", "yes", "nobody-reads"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(2) == b"no"
+        process.send_signal(signal.SIGINT)
+        code = process.wait(timeout=30)
+
+    assert code == 130
+    assert all_gone("yes nobody-reads")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     (

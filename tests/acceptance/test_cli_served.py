@@ -111,6 +111,22 @@ def test_the_same_key_is_the_same_job(oncebox: Oncebox, sandbox: str) -> None:
     assert first.stdout == second.stdout
 
 
+def test_a_reader_of_logs_that_has_enough_ends_them_quietly(oncebox: Oncebox, url: str, sandbox: str) -> None:
+    command_id = oncebox("run", "--sandbox", sandbox, "--detach", "--", "sh", "-c", COUNT).stdout.strip()
+    script = f"{' '.join(ONCEBOX)} logs -f {command_id} | head -1; echo ${{PIPESTATUS[0]}}"
+
+    result = subprocess.run(
+        ["bash", "-c", script],
+        env={**CLEAN, "ONCEBOX_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (result.stdout, result.stderr) == ("1\n141\n", "")
+
+
 def test_logs_are_interrupted_and_go_on_where_they_stopped(url: str, oncebox: Oncebox, sandbox: str) -> None:
     script = "for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done"
     command_id = oncebox("run", "--sandbox", sandbox, "--detach", "--", "sh", "-c", script).stdout.strip()
