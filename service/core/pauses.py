@@ -1,6 +1,6 @@
 """Named points at which a fault test can hold a replica (and kill or freeze it there). Off unless switched on.
 
-``ONCEBOX_PAUSE_POINTS`` names a directory. While it holds a file of a point's name, whoever reaches that point
+``ONCEBOX_TEST_PAUSE_POINTS`` names a directory. While it holds a file of a point's name, whoever reaches that point
 adds a byte to ``<name>.<pid>.hit`` beside it and waits until the file is gone.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import os
 from pathlib import Path
 
-_DIRECTORY = os.environ.get("ONCEBOX_PAUSE_POINTS")
+_DIRECTORY = os.environ.get("ONCEBOX_TEST_PAUSE_POINTS")
 
 AFTER_CLAIM = "after_claim"
 BEFORE_DISPATCH = "before_dispatch"

@@ -81,7 +81,7 @@ class Replica:
         self.url = f"http://{LOOPBACK}:{self.port}"
         folder.mkdir()
         self.points = PausePoints(folder)
-        self.env = {**env, "ONCEBOX_PAUSE_POINTS": str(folder)}
+        self.env = {**env, "ONCEBOX_TEST_PAUSE_POINTS": str(folder)}
         self._spawn = spawn
         self._process: ManagedProcess | None = None
 
