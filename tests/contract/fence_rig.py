@@ -87,6 +87,7 @@ class Shell:
     name: str
     home: Path
     directory: str = ""
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     prefix: tuple[str, ...] = ()
     """A program that starts the shell in other surroundings."""
