@@ -69,7 +69,7 @@ def _decode(body: bytes) -> dict[str, Any]:
     try:
         sent, _ = json.JSONDecoder(strict=True).raw_decode(text)
     except ValueError as error:
-        raise _unreadable(f"invalid character: {error}") from error
+        raise _unreadable(_go_syntax_error(text, error)) from error
     except RecursionError as error:
         raise _unreadable("exceeded max depth") from error
     if sent is None:
@@ -78,6 +78,14 @@ def _decode(body: bytes) -> dict[str, Any]:
         raise _mismatch(sent, "", "model.RunCommandRequest")
     known = set(_GO_TYPES) | {"envs"}
     return {key if key in known else key.lower(): value for key, value in sent.items()}
+
+
+def _go_syntax_error(text: str, error: ValueError) -> str:
+    position, reason = getattr(error, "pos", 0), getattr(error, "msg", "")
+    if position >= len(text):
+        return "unexpected EOF"
+    wanted = "object key string" if reason.startswith("Expecting property name") else "value"
+    return f"invalid character '{text[position]}' looking for beginning of {wanted}"
 
 
 def _mismatch(value: Any, field: str, wanted: str) -> BadCommand:

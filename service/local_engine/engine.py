@@ -164,7 +164,7 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
         root=given.root,
         volume_root=given.volume_root,
         isolation=given.isolation,
-        api_key=os.environ.get("OPEN_SANDBOX_API_KEY", "").strip(),
+        api_key=os.environ.get("OPEN_SANDBOX_API_KEY", ""),
         dev_controls=given.dev_controls,
         maximum_timeout=given.max_timeout,
     )

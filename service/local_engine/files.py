@@ -39,12 +39,23 @@ def open_in_root(root: int, path: str, flags: int, mode: int = 0) -> int:
     return int(descriptor)
 
 
+def open_root(layout: Layout, init: int) -> int:
+    """A descriptor of what process `init` sees as `/`."""
+    try:
+        return os.open(f"/proc/{init}/root", os.O_PATH | os.O_DIRECTORY)
+    except (FileNotFoundError, PermissionError):
+        return os.open(layout.files, os.O_PATH | os.O_DIRECTORY)
+
+
 class SandboxFiles:
     """Opens, lists and removes by the sandbox's paths. Relative ones start at its workspace."""
 
     def __init__(self, layout: Layout, mounts: Sequence[Mount], init: int) -> None:
-        """`init`: pid of the sandbox's first process in its name spaces, 0 in plain mode."""
-        self._root = os.open(f"/proc/{init}/root", os.O_PATH | os.O_DIRECTORY) if init else -1
+        """`init`: pid of the sandbox's first process in its name spaces, 0 in plain mode.
+
+        Of a sandbox that has ended already, only its own directories are left.
+        """
+        self._root = open_root(layout, init) if init else -1
         targets = {
             "/workspace": layout.files / "workspace",
             **{m.target.rstrip("/"): m.source for m in mounts},

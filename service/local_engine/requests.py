@@ -100,8 +100,10 @@ def check_labels(metadata: dict[str, str]) -> None:
             raise Refused(
                 400,
                 "SANDBOX::INVALID_METADATA_LABEL",
-                f"Metadata key '{key}' is invalid: it must be a name of at most 63 characters, alphanumeric at both "
-                "ends with '-', '_' and '.' in between, after an optional DNS subdomain prefix and '/'.",
+                f"Metadata key '{key}' is invalid: must be either a name or a DNS-subdomain prefix and name separated "
+                "by /, where the name is up to 63 characters and matches "
+                "[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?, and the optional prefix is a valid DNS subdomain up to "
+                "253 characters.",
             )
         if not is_label_value(value):
             raise Refused(

@@ -99,6 +99,7 @@ class Dispatcher:
         if sandbox is None:
             return reset(request)
         if not sandbox.thawed.is_set():
+            await take_in(request, path)
             await sandbox.thawed.wait()
         if sandbox.gone or not sandbox.execd.alive:
             return reset(request)
@@ -111,6 +112,7 @@ class Dispatcher:
             message = f"Could not connect to the backend sandbox {place}: All connection attempts failed"
             raise Refused(502, "BACKEND_CONNECTION_FAILED", message)
         if not sandbox.thawed.is_set():
+            await take_in(request, path)
             try:
                 await asyncio.wait_for(sandbox.thawed.wait(), PROXY_SECONDS)
             except TimeoutError as error:
@@ -166,6 +168,12 @@ class Dispatcher:
             return web.Response(status=fault.status, body=fault.body.encode(), headers=headers)
         response = await answer(fault)
         return reset(request) if fault.reply == "drop" else response
+
+
+async def take_in(request: web.BaseRequest, path: str) -> None:
+    """Keep a submit's body: what was sent to a frozen daemon is carried out when it thaws, the sender gone or not."""
+    if path == "/command":
+        await request.read()
 
 
 def execd_kind(method: str, path: str) -> str:

@@ -44,6 +44,9 @@ PR_SET_CHILD_SUBREAPER = 36
 INFO_FD, READY_FD = 3, 4
 """Descriptors of a sandbox's first process: bwrap's report of its child, the entrypoint's report of its start."""
 
+GONE = -1
+"""Stands for the first process of a sandbox whose entrypoint ended at once."""
+
 READ_SIZE = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -270,11 +273,13 @@ class Spawner:
         reply: dict[str, Any] = {"tag": request["tag"], "pid": request["pid"]}
         if chunk:
             try:
-                init = json.loads(text[: text.rindex(b"}") + 1])["child-pid"] if b"}" in text else request["pid"]
+                init = json.loads(text[: text.rindex(b"}") + 1])["child-pid"]
                 self.namespaces[init] = os.pidfd_open(init)
                 reply["init"] = init
-            except (OSError, ValueError, KeyError):
-                reply = {"tag": request["tag"], "errno": 3, "stage": "launch"}
+            except OSError:
+                reply["init"] = GONE
+            except (ValueError, KeyError):
+                reply = {"tag": request["tag"], "errno": 22, "stage": "launch"}
         else:
             reply = {"tag": request["tag"], "errno": 5, "stage": "launch"}
         self.send(reply)
