@@ -129,8 +129,7 @@ class Replica:
 
     def stop(self) -> None:
         """Stop accepting now; ``serve`` returns when all is finished or the grace is over."""
-        self.app.draining = True
-        self.core.stop_waiting()
+        self.app.stop_waiting()
         self._stop.set()
 
     async def serve(self) -> None:

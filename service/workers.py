@@ -73,7 +73,8 @@ class Workers:
                 process.join()
                 self._running.pop(process).close()
                 if self.stopping:
-                    code = code or (1 if process.exitcode else 0)
+                    # One that was still starting has no handler yet, and nothing to finish.
+                    code = code or (0 if process.exitcode in (0, -signal.SIGTERM) else 1)
                 else:
                     log.error("a worker ended with exit code %s: starting another", process.exitcode)
                     time.sleep(RESTART_SECONDS)

@@ -33,6 +33,12 @@ class Application:
         self.endpoints = routes.table(system.Readiness(self._is_draining), system.Documents(*openapi.documents()))
         self._http = self._assembled()
 
+    def stop_waiting(self) -> None:
+        """The replica ends: nobody is waited for any longer than must be."""
+        self.draining = True
+        self.core.stop_waiting()
+        self._body.hurry()
+
     def _is_draining(self) -> bool:
         return self.draining
 
@@ -44,7 +50,8 @@ class Application:
         local = None if settings.has_keys else not settings.insecure
         makes = [path for endpoint in self.endpoints if endpoint.makes for path in endpoint.paths]
         public = [path for endpoint in self.endpoints if not endpoint.tenant for path in endpoint.paths]
-        app: ASGIApp = Auth(Body(router), authenticator=authenticator(settings), public=public)
+        self._body = Body(router)
+        app: ASGIApp = Auth(self._body, authenticator=authenticator(settings), public=public)
         return Edge(Keys(Guard(app, local=local), makes=makes), draining=self._is_draining)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -235,6 +235,14 @@ class Body:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
+        self.seconds = BODY_SECONDS
+        self._reading: set[asyncio.Timeout] = set()
+
+    def hurry(self) -> None:
+        """The replica ends: bodies that have not arrived yet get only ``LINGER_SECONDS`` more."""
+        self.seconds = LINGER_SECONDS
+        for deadline in self._reading:
+            deadline.reschedule(asyncio.get_running_loop().time() + LINGER_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope)
@@ -244,8 +252,19 @@ class Body:
             length = exchange.header("content-length") or "0"
             if not length.isdecimal() or int(length[:20]) > MAX_BODY:
                 raise _too_large()
-            exchange.body = await _read(receive)
+            exchange.body = await self._read(receive)
         await self.app(scope, receive, send)
+
+    async def _read(self, receive: Receive) -> bytes:
+        try:
+            async with asyncio.timeout(self.seconds) as deadline:
+                self._reading.add(deadline)
+                try:
+                    return await _whole(receive)
+                finally:
+                    self._reading.discard(deadline)
+        except TimeoutError:
+            raise InvalidRequest("The body did not arrive in time") from None
 
 
 def _check_json(exchange: Exchange) -> None:
@@ -257,21 +276,17 @@ def _check_json(exchange: Exchange) -> None:
         raise UnsupportedMediaType("The body must not be compressed")
 
 
-async def _read(receive: Receive) -> bytes:
+async def _whole(receive: Receive) -> bytes:
     body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise CallerGone
-                body += message.get("body", b"")
-                if len(body) > MAX_BODY:
-                    raise _too_large()
-                if not message.get("more_body", False):
-                    return bytes(body)
-    except TimeoutError:
-        raise InvalidRequest(f"The body did not arrive within {BODY_SECONDS:g} s") from None
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CallerGone
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY:
+            raise _too_large()
+        if not message.get("more_body", False):
+            return bytes(body)
 
 
 def _too_large() -> PayloadTooLarge:
