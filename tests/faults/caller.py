@@ -104,7 +104,9 @@ class Caller:
         """One `POST /v1/sandboxes`."""
         return await self.send("POST", f"{url}/v1/sandboxes", json=fields, key=key, patience=patience)
 
-    async def create_until_answered(self, urls: Iterable[str], *, key: str, within: float = 30.0, **fields: Any) -> Answer:
+    async def create_until_answered(
+        self, urls: Iterable[str], *, key: str, within: float = 30.0, **fields: Any
+    ) -> Answer:
         """Creates again and again with one key, to one replica after the other."""
         places = itertools.cycle(list(urls))
         deadline = asyncio.get_running_loop().time() + within

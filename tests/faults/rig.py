@@ -92,7 +92,7 @@ class Replica:
 
     def launch(self) -> None:
         """Starts the process; `ready` waits for it."""
-        argv = [BIN / "oncebox", "serve", "--bind", f"{LOOPBACK}:{self.port}"]
+        argv: list[str | Path] = [BIN / "oncebox", "serve", "--bind", f"{LOOPBACK}:{self.port}"]
         self._process = self._spawn(argv, name=self.name, env=self.env)
 
     async def ready(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import struct
+from typing import Any
 
 from tests.faults.rig import OWNER, Replica, Rig
 from tests.faults.tally import Tally, tries
@@ -98,7 +99,7 @@ async def test_a_caller_who_leaves_stops_nothing(rig: Rig, tries: int) -> None:
 async def test_cut_at_any_byte_of_a_create__a_retry_gets_the_same_sandbox(rig: Rig, tries: int) -> None:
     tally = Tally("caller of a create cut off at a byte of the exchange, then a retry")
     await rig.start(replicas=2)
-    fields = {"workspace_owner": OWNER}
+    fields: dict[str, Any] = {"workspace_owner": OWNER}
     length = len(request_bytes("/v1/sandboxes", dict(fields), "k0"))
     for number in range(tries):
         key = f"k{number}"

@@ -73,7 +73,9 @@ async def test_requests_with_one_key_make_one_sandbox(rig: Rig, tries: int) -> N
         if len(said) != 1 or answers[0].status != 201:
             tally.wrong("stuck", f"k{number}: {said}")
 
-        other = await rig.caller.create(rig.urls[0], key=f"k{number}", workspace_owner=OWNER, image="other", wait_ready=0)
+        other = await rig.caller.create(
+            rig.urls[0], key=f"k{number}", workspace_owner=OWNER, image="other", wait_ready=0
+        )
         assert (other.status, other.code) == (422, "IDEMPOTENCY_KEY_REUSED")
         removed = await rig.caller.send("DELETE", f"{rig.urls[1]}/v1/sandboxes/{answers[0].body['sandbox_id']}")
         assert removed.status == 204
@@ -95,7 +97,9 @@ async def test_two_owners_with_one_key_at_the_same_moment_get_two_sandboxes(rig:
             for number in range(24)
         )
     )
-    by_owner = {owner: {a.body["sandbox_id"] for a in answers if a.body["workspace_owner"] == owner} for owner in owners}
+    by_owner = {
+        owner: {a.body["sandbox_id"] for a in answers if a.body["workspace_owner"] == owner} for owner in owners
+    }
     assert [answer.status for answer in answers] == [201] * 24
     assert all(answer.body["workspace_owner"] == owners[number % 2] for number, answer in enumerate(answers))
     assert [len(ids) for ids in by_owner.values()] == [1, 1]

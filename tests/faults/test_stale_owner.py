@@ -112,7 +112,9 @@ async def test_a_submission_that_arrives_after_its_void_runs_nothing(rig: Rig, t
         doomed.thaw()
 
         await tally.audit(rig, other.url, {mark: answer.command_id})
-        assert (await rig.caller.submit(doomed.url, sandbox_id, rig.command(mark), key=mark)).command_id == answer.command_id
+        assert (
+            await rig.caller.submit(doomed.url, sandbox_id, rig.command(mark), key=mark)
+        ).command_id == answer.command_id
         assert rig.runs()[mark] == 1
         assert attempt_of(stored(rig, answer.command_id)) == 2, "the first attempt was voided"
     tally.check()

@@ -73,7 +73,8 @@ async def test_one_sigterm_finishes_what_is_owned(rig: Rig, tries: int) -> None:
         marks = [f"r{round}m{number}" for number in range(20)]
         stopped.points.hold("after_dispatch")
         answers = [
-            asyncio.create_task(rig.caller.submit(stopped.url, sandbox_id, rig.command(mark), key=mark)) for mark in marks
+            asyncio.create_task(rig.caller.submit(stopped.url, sandbox_id, rig.command(mark), key=mark))
+            for mark in marks
         ]
         await stopped.points.reached("after_dispatch", times=20)
         stopped.signal_to_stop()
@@ -83,7 +84,9 @@ async def test_one_sigterm_finishes_what_is_owned(rig: Rig, tries: int) -> None:
 
         assert await asyncio.to_thread(stopped.process.wait) == 0
         said = await asyncio.gather(*answers)
-        jobs = {mark: answer.command_id if answer.status == 202 else None for mark, answer in zip(marks, said, strict=True)}
+        jobs = {
+            mark: answer.command_id if answer.status == 202 else None for mark, answer in zip(marks, said, strict=True)
+        }
         await tally.audit(rig, other.url, jobs)
         await stopped.start()
     tally.check()
@@ -110,7 +113,9 @@ async def test_claims_that_sent_nothing_are_given_back_at_the_end_of_the_grace(r
         *(rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(m), key=m, within=20) for m in marks)
     )
     await asyncio.gather(*calls)
-    await tally.audit(rig, other.url, {m: a.command_id if a.status == 202 else None for m, a in zip(marks, answers, strict=True)})
+    await tally.audit(
+        rig, other.url, {m: a.command_id if a.status == 202 else None for m, a in zip(marks, answers, strict=True)}
+    )
     tally.check()
 
 
@@ -132,7 +137,9 @@ async def test_a_second_sigterm_ends_at_once(rig: Rig, point: str) -> None:
     assert (await call).status == 0
     replica.points.forget()
     await replica.start()
-    answer = await rig.caller.submit_until_answered(itertools.repeat(replica.url, 1), sandbox_id, rig.command("m"), key="m")
+    answer = await rig.caller.submit_until_answered(
+        itertools.repeat(replica.url, 1), sandbox_id, rig.command("m"), key="m"
+    )
     tally = Tally("a second SIGTERM")
     await tally.audit(rig, replica.url, {"m": answer.command_id})
     tally.check()
