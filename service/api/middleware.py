@@ -7,6 +7,7 @@ Origin), ``Auth``, ``Body`` (read whole, bounded in size and time); then the rou
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import re
 import time
@@ -137,19 +138,28 @@ async def _linger(exchange: Exchange, receive: Receive) -> None:
         pass
 
 
+class AccessLine(dict[str, object]):
+    """What is logged of one request; as text it is JSON."""
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
 def _log_access(exchange: Exchange, seconds: float) -> None:
     quiet = exchange.route in ("/healthz", "/readyz") and exchange.status == 200
     level = logging.DEBUG if quiet else logging.INFO
     if access_log.isEnabledFor(level):
-        line = {
-            "method": exchange.method[:16],
-            "route": exchange.route,
-            "status": exchange.status,
-            "ms": round(seconds * 1000, 1),
-            "request_id": exchange.request_id,
-            "tenant": exchange.tenant,
-        }
-        access_log.log(level, "%s", msgspec.json.encode(line).decode(), extra={"fields": line})
+        line = AccessLine(
+            {
+                "method": exchange.method[:16],
+                "route": exchange.route,
+                "status": exchange.status,
+                "ms": round(seconds * 1000, 1),
+                "request_id": exchange.request_id,
+                "tenant": exchange.tenant,
+            }
+        )
+        access_log.log(level, "%s", line, extra={"fields": line})
 
 
 class Keys:
@@ -210,6 +220,7 @@ def _authority_of(origin: str) -> str:
     return parts.netloc if parts.scheme in ("http", "https") and not parts.path else ""
 
 
+@functools.lru_cache(256)
 def _loopback_authority(authority: str) -> bool:
     match = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]@/]+)(:[0-9]{1,5})?", authority)
     return match is not None and is_loopback(match[1].strip("[]"))
