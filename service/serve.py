@@ -78,11 +78,20 @@ async def run_replica(settings: Settings, ready: Callable[[str], None], *, share
     """One replica, from start to end; obeys signals. ``shared``: others listen on the same port."""
     replica = await Replica.start(settings, shared=shared)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_loop_trouble)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, replica.signalled)
     ready(replica.url)
     await replica.serve()
     return 0
+
+
+def _loop_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A connection that was cut off under Hypercorn's hands is no error; all else is logged as ever."""
+    if isinstance(context.get("exception"), OSError) and "client_connected_cb" in context.get("message", ""):
+        log.info("a connection was cut off: %s", type(context["exception"]).__name__)
+    else:
+        loop.default_exception_handler(context)
 
 
 class Replica:

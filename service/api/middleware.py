@@ -62,7 +62,7 @@ class Edge:
         began = time.perf_counter()
         exchange = Exchange.begin(scope)
         receive = _watched(exchange, receive)
-        send = self._answering(scope, exchange, receive, send)
+        send = self._answering(scope, exchange, receive, _to_caller(send))
         try:
             await self._answer(scope, exchange, receive, send)
         finally:
@@ -106,6 +106,16 @@ class Edge:
         """The connection is not to be used again: the rest of a body may still come, or where it ends is in doubt."""
         unread = exchange.has_body and not exchange.body_done
         return unread or exchange.ambiguous or self.draining()
+
+
+def _to_caller(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        try:
+            await send(message)
+        except OSError:  # a reader that took nothing for too long was cut off
+            raise CallerGone from None
+
+    return sent
 
 
 def _common_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:

@@ -25,9 +25,11 @@ if __name__ == "__main__":
 class Replica:
     """A running replica. ``ask`` speaks HTTP to it, ``raw`` bytes."""
 
-    def __init__(self, spawn: Spawner, env: Mapping[str, str] | None = None, *, workers: int = 1) -> None:
+    def __init__(
+        self, spawn: Spawner, env: Mapping[str, str] | None = None, *, workers: int = 1, program: str = SERVE
+    ) -> None:
         settings = {"ONCEBOX_BIND": "127.0.0.1:0", "ONCEBOX_ENGINE_INTERVAL": "0.5", **(env or {})}
-        command = [sys.executable, "-P", "-c", SERVE, str(workers)]
+        command = [sys.executable, "-P", "-c", program, str(workers)]
         self.process: ManagedProcess = spawn(command, name="replica", env=settings)
         self.url: str = msgspec.json.decode(self.process.wait_for_line(r'^\{"url".*$', timeout=60)[0])["url"]
         self.http = urllib3.PoolManager(maxsize=64, retries=False)

@@ -1,10 +1,14 @@
 """The main job over HTTP, on a replica with nothing configured: create, submit, follow, exit code."""
 
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
+import httpx_sse
+import msgspec
 import pytest
 
 from tests.acceptance.http_rig import Replica, lines_of
@@ -164,3 +168,33 @@ def test_a_cancelled_job_ends_cancelled(replica: Replica) -> None:
     job, output = replica.follow(command_id)
     assert (job["state"], output) == ("cancelled", b"begun\n")
     assert replica.ask("DELETE", f"/v1/exec-jobs/{command_id}").status == 202
+
+
+def test_a_maintained_sse_client_understands_the_events(replica: Replica) -> None:
+    command_id = replica.submit(replica.sandbox(), LOOP)
+    target = f"{replica.url}/v1/exec-jobs/{command_id}/events"
+    with httpx.Client(timeout=30) as client, httpx_sse.connect_sse(client, "GET", target) as source:
+        events = [(event.event, event.id, event.json()) for event in source.iter_sse()]
+    assert "".join(data["output"] for name, _, data in events if name == "output") == "1\n2\n3\ndone\n"
+    assert events[-1][0] == "end"
+    assert all(id for _, id, _ in events)
+
+
+@pytest.mark.parametrize("path", ["exec-jobs", "exec"])
+def test_a_caller_who_leaves_stops_nothing_and_its_retry_gets_the_same(replica: Replica, path: str) -> None:
+    sandbox = replica.sandbox()
+    request = {"sandbox_id": sandbox, "command": "echo x >> counter; sleep 1; wc -l < counter"}
+    body = msgspec.json.encode(request)
+    head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Idempotency-Key: gone-{path}\r\nContent-Length: {len(body)}\r\n\r\n"
+    address = ("127.0.0.1", int(replica.url.rsplit(":", 1)[1]))
+    for delay in (0, 0.001, 0.01, 0.1):
+        with socket.create_connection(address) as connection:
+            connection.sendall(head.encode() + body)
+            time.sleep(delay)
+    answer = replica.ask("POST", f"/v1/{path}", request, Idempotency_Key=f"gone-{path}")
+    assert answer.status in (200, 202), answer.data
+    if path == "exec-jobs":
+        assert replica.follow(answer.json()["command_id"])[1] == b"1\n"
+    else:
+        assert answer.json()["stdout"] == "1\n"

@@ -288,6 +288,21 @@ def test_connections_that_end_badly_leave_nothing_behind(shared: Replica) -> Non
         time.sleep(0.05)
 
 
+def test_a_reader_that_takes_nothing_is_cut_off(spawn: Spawner) -> None:
+    impatient = SERVE.replace("if __name__", "import service.serve\nservice.serve.STALLED_SECONDS = 2\nif __name__")
+    replica = Replica(spawn, program=impatient)
+    command_id = replica.submit(replica.sandbox(), "head -c 30000000 /dev/zero")
+    replica.follow(command_id)
+    target = f"GET /v1/exec-jobs/{command_id}/output HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        reader.connect(("127.0.0.1", int(replica.url.rsplit(":", 1)[1])))
+        reader.sendall(target)
+        replica.process.wait_for_line(r'"route":"/v1/exec-jobs/\{command_id\}/output","status":499')
+    assert replica.process.terminate() == 0
+    assert '"level":"error"' not in replica.process.stderr
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """One replica for the tests that do it no harm."""

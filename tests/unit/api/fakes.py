@@ -250,6 +250,7 @@ class Connection:
         }
         self.got = Got()
         self.incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.cut_off = False
         self.taken = asyncio.Event()
         self.taken.set()
         parts = list(body)
@@ -261,6 +262,8 @@ class Connection:
 
     async def _send(self, message: dict[str, Any]) -> None:
         await self.taken.wait()
+        if self.cut_off:
+            raise TimeoutError(110, "Connection timed out")
         if message["type"] == "http.response.start":
             assert self.got.status == 0, "a second answer"
             self.got.status = message["status"]

@@ -103,6 +103,18 @@ async def test_a_slow_reader_holds_the_reading_up() -> None:
     assert got.body.count(b"event: output") == 100
 
 
+async def test_a_reader_that_is_cut_off_ends_the_reading_and_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    core = FakeCore(events_script=[output_event("a", "1"), output_event("b", "2"), asyncio.Event()])
+    sent = Connection(core.app(), "GET", EVENTS)
+    sent.taken.clear()
+    await asyncio.sleep(0)
+    sent.cut_off = True
+    sent.taken.set()
+    await sent.answer()
+    assert core.events_closed
+    assert "a bug" not in caplog.text
+
+
 async def test_trouble_in_mid_stream_just_ends_it_so_that_its_reader_resumes() -> None:
     core = FakeCore(events_script=[output_event("a", "1"), EngineUnavailable()])
     got = await ask(core.app(), "GET", EVENTS)

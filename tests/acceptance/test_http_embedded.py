@@ -1,0 +1,49 @@
+"""The stack inside a process of the user's: for one command, and under another ASGI server."""
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+import psutil
+import pytest
+import urllib3
+
+from service.app import app_of
+from service.embedded import embedded
+from service.settings import Settings
+from tests.unit.api.fakes import ask, post
+
+pytestmark = pytest.mark.acceptance
+
+
+async def test_the_embedded_stack_serves_and_leaves_nothing_behind() -> None:
+    http = urllib3.PoolManager(retries=False)
+    async with embedded(Settings(bind="0.0.0.0:1", tenants="of-no-use-here.toml")) as url:
+        assert url.startswith("http://127.0.0.1:")
+        created = await asyncio.to_thread(http.request, "POST", url + "/v1/sandboxes", json={}, timeout=30)
+        assert created.status == 201
+        below = psutil.Process().children(recursive=True)
+        assert below
+    with pytest.raises(urllib3.exceptions.HTTPError):
+        await asyncio.to_thread(http.request, "GET", url + "/healthz", timeout=5)
+    _, alive = psutil.wait_procs(below, timeout=10)
+    assert not alive
+
+
+async def test_the_application_builds_itself_under_any_server_with_a_lifespan() -> None:
+    app = app_of(Settings(shutdown_grace=1))
+    with pytest.raises(RuntimeError, match="lifespan"):
+        await ask(app, "GET", "/healthz")
+
+    incoming = asyncio.Queue[dict[str, Any]]()
+    sent = asyncio.Queue[dict[str, Any]]()
+    incoming.put_nowait({"type": "lifespan.startup"})
+    running: Any = app({"type": "lifespan"}, incoming.get, cast(Any, sent.put))
+    lifespan = asyncio.create_task(running)
+    assert (await asyncio.wait_for(sent.get(), 30))["type"] == "lifespan.startup.complete"
+    sandbox = (await post(app, "/v1/sandboxes", {})).json["sandbox_id"]
+    ran = await post(app, "/v1/exec", {"sandbox_id": sandbox, "command": "echo hi"})
+    assert msgspec.json.decode(ran.body)["stdout"] == "hi\n"
+    incoming.put_nowait({"type": "lifespan.shutdown"})
+    assert (await asyncio.wait_for(sent.get(), 30))["type"] == "lifespan.shutdown.complete"
+    await lifespan
