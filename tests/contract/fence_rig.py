@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from service.core import fence
 from service.core.fence import Boot
+from tests.contract.fence_commands import Case
 
 SIGNALS = {
     "hangup": 1,
@@ -63,6 +64,13 @@ class Place(Protocol):
         """Run a text to its end."""
         ...
 
+    def run_case(self, text: str, env: dict[str, str], case: Case) -> Ended:
+        """Run a text with what is done to a case's command."""
+        try:
+            return self.run(text, env, cwd=case.cwd, timeout=case.timeout, interrupt=case.interrupt, settle=case.settle)
+        except AssertionError as error:
+            raise AssertionError(f"{case.name}: {error}") from error
+
 
 def boot_mark(place: Place) -> Boot | None:
     """The place's boot mark, made where it is missing."""
@@ -81,7 +89,7 @@ def fenced(
 
 
 @dataclass
-class Shell:
+class Shell(Place):
     """A shell of this machine. Processes are started as execd's `runBackgroundCommand` does it."""
 
     name: str
@@ -178,7 +186,7 @@ class Shell:
             pass
 
 
-class Execd:
+class Execd(Place):
     """An execd at a URL: a real one, or the local engine's."""
 
     def __init__(self, url: str, directory: str, headers: dict[str, str] | None = None) -> None:

@@ -32,11 +32,10 @@ def comparable(ended: Ended) -> tuple[int, bytes]:
 def test_a_fenced_command_ends_and_prints_as_an_unfenced_one(shell: Shell, case: Case) -> None:
     token = secrets.token_hex(16)
     text, env = fenced(shell, case.command, token, case.env)
-    how = {"cwd": case.cwd, "timeout": case.timeout, "interrupt": case.interrupt, "settle": case.settle}
 
     with ThreadPoolExecutor(2) as threads:
-        plain_run = threads.submit(shell.run, case.command, case.env, **how)  # type: ignore[arg-type]
-        plain, behind = shell.run(text, env, **how), plain_run.result()  # type: ignore[arg-type]
+        plain_run = threads.submit(shell.run_case, case.command, case.env, case)
+        behind, plain = shell.run_case(text, env, case), plain_run.result()
 
     assert comparable(plain) == comparable(behind)
     noted = fence.parse_fence(Path(fence.fence_path(shell.directory, token)).read_bytes())

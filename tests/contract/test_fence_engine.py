@@ -1,0 +1,240 @@
+"""The fence on engines: the local one in both of its ways, and the execd that `ONCEBOX_TEST_EXECD_URL` names."""
+
+import json
+import os
+import re
+import secrets
+import urllib.parse
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from service.core import fence
+from service.core.fence import Fence, Look, Marker
+from tests.contract.fence_commands import CASES, Case
+from tests.contract.fence_rig import Ended, Execd, boot_mark, fenced
+from tests.contract.local_engine_rig import BWRAP_MISSING, RunningEngine, RunningSandbox
+from tests.support.processes import Spawner
+
+pytestmark = pytest.mark.acceptance
+
+
+@dataclass
+class Site:
+    """An execd, and the sandbox that it is in, where we can do more to that."""
+
+    execd: Execd
+    sandbox: RunningSandbox | None
+
+    @property
+    def boot(self) -> fence.Boot:
+        boot = boot_mark(self.execd)
+        assert boot is not None
+        return boot
+
+    def submit(self, command: str, token: str, boot: str) -> str:
+        """A fenced command; the engine's id of it."""
+        text, env = fenced(self.execd, command, token, boot=boot)
+        return self.execd.submit(text, env)
+
+    def short(self, text: str) -> str:
+        """One of our own small commands."""
+        return self.execd.run(text).output.decode()
+
+    def look(self, token: str) -> Look:
+        return fence.parse_look(self.short(fence.look(self.execd.directory, token)))
+
+    def control(self, what: str, **action: str) -> None:
+        """What happens to a sandbox."""
+        assert self.sandbox is not None
+        answer = self.sandbox.engine.call("POST", f"/_dev/sandboxes/{self.sandbox.id}/{what}", action)
+        assert answer.status in (200, 204), answer
+        self.execd = Execd(self.sandbox.execd, self.execd.directory)
+
+
+@pytest.fixture(params=["plain", "bwrap", "execd"])
+def site(request: pytest.FixtureRequest, spawn: Spawner, tmp_path: Path) -> Iterator[Site]:
+    """Each kind of engine, with a fence directory of its own."""
+    directory = f"/tmp/oncebox-test-{secrets.token_hex(8)}"
+    if request.param == "execd":
+        url = os.environ.get("ONCEBOX_TEST_EXECD_URL")
+        if not url:
+            pytest.skip("ONCEBOX_TEST_EXECD_URL names no real execd")
+        site = Site(Execd(url, directory), None)
+    else:
+        if request.param == "bwrap" and BWRAP_MISSING:
+            pytest.skip(BWRAP_MISSING)
+        sandbox = RunningEngine(spawn, "--isolation", request.param, root=tmp_path / "engine").create()
+        site = Site(Execd(sandbox.execd, directory), sandbox)
+    yield site
+    site.short(f"rm -rf {directory}")
+
+
+@pytest.fixture
+def local(site: Site) -> Site:
+    """A site whose sandbox's daemon and container can be restarted."""
+    if site.sandbox is None:
+        pytest.skip("this sandbox's daemon can't be restarted from here")
+    return site
+
+
+def comparable(ended: Ended) -> tuple[int, bytes]:
+    """What must be the same; the number of a process and the command's id in its log's name are not."""
+    output = ended.output.replace(ended.name.encode(), b"ID")
+    return ended.code, re.sub(rb"(line \d+: +)\d+( Killed)", rb"\1N\2", output)
+
+
+def test_fenced_commands_end_and_print_as_unfenced_ones(site: Site) -> None:
+    boot = site.boot.text
+
+    def differs(case: Case) -> str | None:
+        text, env = fenced(site.execd, case.command, secrets.token_hex(16), case.env, boot=boot)
+        plain = site.execd.run_case(case.command, case.env, case)
+        behind = site.execd.run_case(text, env, case)
+        assert behind.status_size < 1024, case.name
+        same = comparable(plain) == comparable(behind)
+        return None if same else f"{case.name}: {comparable(plain)} {comparable(behind)}"
+
+    with ThreadPoolExecutor(6) as threads:
+        assert [found for found in threads.map(differs, CASES) if found] == []
+
+
+def test_a_doubled_submission_runs_once_and_leads_to_the_run(site: Site) -> None:
+    token, boot = secrets.token_hex(16), site.boot.text
+    counter = f"{site.execd.directory}/ran"
+
+    with ThreadPoolExecutor(30) as threads:
+        names = list(
+            threads.map(lambda _: site.submit(f"echo x >>{counter}; echo ran; exit 3", token, boot), range(30))
+        )
+    codes = {name: site.execd.wait(name)[0] for name in names}
+
+    ran = [name for name in names if site.execd.output(name) == b"ran\n"]
+    assert len(ran) == 1
+    assert site.short(f"cat {counter}") == "x\n"
+    for name in set(names) - set(ran):
+        assert fence.parse_marker(site.execd.output(name), token) == Marker("run", "f" * 32)
+        assert codes[name] == 0
+    noted = site.look(token).fence
+    assert noted is not None
+    assert (noted.kind, noted.exit_code, noted.timeout) == ("run", 3, 60)
+    assert noted.log is not None
+    assert noted.log.endswith(f"/{ran[0]}.output")
+    status = json.loads(site.execd.call("GET", f"/command/status/{ran[0]}")[1])
+    assert token in status["content"]
+    query = urllib.parse.urlencode({"path": noted.log})
+    assert site.execd.call("GET", f"/files/download?{query}") == (200, b"ran\n")
+
+
+def test_a_foreground_run_notes_where_its_output_goes(site: Site) -> None:
+    token = secrets.token_hex(16)
+    text, env = fenced(site.execd, "echo out; echo err >&2; exit 3", token, boot=site.boot.text)
+    site.execd.call("POST", "/command", {"command": text, "envs": env})
+    noted = site.look(token).fence
+    assert noted is not None
+    assert noted.log is not None
+    assert noted.log.endswith(".stdout")
+    assert noted.exit_code == 3
+    for path, printed in ((noted.log, b"out\n"), (noted.log.removesuffix("stdout") + "stderr", b"err\n")):
+        query = urllib.parse.urlencode({"path": path})
+        assert site.execd.call("GET", f"/files/download?{query}") == (200, printed)
+
+
+def test_a_void_keeps_a_late_submission_from_running(site: Site) -> None:
+    token, boot = secrets.token_hex(16), site.boot.text
+    void = fence.void(site.execd.directory, token, boot, secrets.token_hex(16))
+    assert fence.parse_void(site.short(void)).outcome == "voided"
+    name = site.submit("echo ran", token, boot)
+    assert site.execd.wait(name)[0] == 0
+    assert fence.parse_marker(site.execd.output(name), token) == Marker("void")
+
+
+def test_a_living_run_is_found_and_ended_with_its_children(site: Site) -> None:
+    token, boot = secrets.token_hex(16), site.boot.text
+    name = site.submit("(trap '' TERM; sleep 60) & echo $!; sleep 60", token, boot)
+    while not (child := site.execd.output(name).strip()):
+        pass
+    seen = site.look(token)
+    assert seen.alive
+    assert seen.fence is not None
+    assert (seen.fence.pid,) == seen.processes
+    assert fence.parse_end(site.short(fence.end(site.execd.directory, token))) == "ended"
+    assert site.execd.wait(name)[0] == 143
+    assert site.look(token).alive is False
+    assert "sleep" not in site.short(f"cat /proc/{child.decode()}/cmdline 2>/dev/null")
+
+
+def test_a_run_that_outlives_its_daemon_is_followed_and_ended(local: Site) -> None:
+    token, other, boot = secrets.token_hex(16), secrets.token_hex(16), local.boot.text
+    go = f"{local.execd.directory}/go"
+    local.submit(f"while [ ! -e {go} ]; do sleep 0.02; done; exit 3", token, boot)
+    local.submit("(trap '' TERM; sleep 60) & sleep 60", other, boot)
+    while not (local.look(token).alive and local.look(other).alive):
+        pass
+
+    local.control("execd", action="restart")
+
+    assert local.boot.text == boot
+    assert local.look(token).alive
+    local.short(f": >{go}")
+    while local.look(token).alive:
+        pass
+    noted = local.look(token).fence
+    assert noted is not None
+    assert noted.exit_code == 3
+    assert fence.parse_end(local.short(fence.end(local.execd.directory, other))) == "ended"
+    assert local.look(other).alive is False
+
+
+def test_a_container_that_comes_back_with_its_file_system(local: Site) -> None:
+    token, boot, start = secrets.token_hex(16), local.boot, ready_start(local)
+    local.submit("sleep 60", token, boot.text)
+    while not local.look(token).alive:
+        pass
+
+    local.control("container", action="restart", filesystem="kept")
+
+    seen = local.look(token)
+    assert seen.boot == boot
+    assert seen.alive is False
+    assert seen.fence is not None
+    assert (seen.fence.kind, seen.fence.exit_code) == ("run", None)
+    if local.sandbox and local.sandbox.engine.isolation == "bwrap":
+        assert seen.start != start
+
+
+def test_a_container_that_comes_back_with_another_file_system(local: Site) -> None:
+    if local.sandbox and local.sandbox.engine.isolation == "plain":
+        pytest.skip("plain sandboxes share the machine's /tmp, which stays")
+    token, boot = secrets.token_hex(16), local.boot
+    name = local.submit("echo ran", token, boot.text)
+    local.execd.wait(name)
+
+    local.control("container", action="restart", filesystem="new")
+
+    void = fence.void(local.execd.directory, token, boot.text, secrets.token_hex(16))
+    voided = fence.parse_void(local.short(void))
+    assert voided.outcome == "boot"
+    assert boot.replaced_by(voided.start)
+    now = local.boot
+    assert now.text != boot.text
+    late = local.submit("echo ran", token, boot.text)
+    local.execd.wait(late)
+    assert fence.parse_marker(local.execd.output(late), token) == Marker("boot")
+    assert local.look(token).fence is None
+
+
+def ready_start(site: Site) -> int:
+    """When the sandbox's first process started."""
+    return fence.parse_ready(site.short(fence.ready(site.execd.directory, secrets.token_hex(16)))).start
+
+
+def test_a_fence_that_ends_with_a_signal_notes_it(site: Site) -> None:
+    token = secrets.token_hex(16)
+    site.execd.wait(site.submit("kill -SEGV $$", token, site.boot.text))
+    noted = site.look(token).fence
+    assert isinstance(noted, Fence)
+    assert noted.exit_code == 139
