@@ -37,7 +37,7 @@ class AsyncTransport:
         self._pid = os.getpid()
         self._pools: dict[int, _Pool] = {}
 
-    def _pool(self) -> _Pool:
+    async def _pool(self) -> _Pool:
         if self._pid != os.getpid():
             _FORGOTTEN.append(self._pools)
             self._begin()
@@ -45,8 +45,8 @@ class AsyncTransport:
         known = self._pools.get(id(loop))
         if known is not None and known.loop is loop:
             return known
-        self._drop_closed_loops()
         pool = self._pools[id(loop)] = _Pool(loop, self._open())
+        await self._drop_closed_loops()
         return pool
 
     def _open(self) -> aiohttp.ClientSession:
@@ -63,13 +63,11 @@ class AsyncTransport:
             session._retry_connection = False
         return session
 
-    def _drop_closed_loops(self) -> None:
+    async def _drop_closed_loops(self) -> None:
         for name, pool in list(self._pools.items()):
             if pool.loop.is_closed():
-                del self._pools[name]
-                if pool.session.connector is not None:
-                    pool.session.connector.close()
-                pool.session.detach()
+                self._pools.pop(name, None)
+                await pool.session.close()
 
     async def send(self, request: Request) -> Answer | Dropped:
         """Sends ``request`` once and reads its answer to the end."""
@@ -81,7 +79,7 @@ class AsyncTransport:
             sock_connect=CONNECT_TIMEOUT,
             sock_read=request.read_timeout,
         )
-        pool = self._pool()
+        pool = await self._pool()
         pool.requests += 1
         try:
             async with pool.session.request(
@@ -121,4 +119,4 @@ class AsyncTransport:
         pool = self._pools.pop(id(asyncio.get_running_loop()), None)
         if pool is not None:
             await pool.session.close()
-        self._drop_closed_loops()
+        await self._drop_closed_loops()
