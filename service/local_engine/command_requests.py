@@ -90,7 +90,10 @@ def _go_syntax_error(text: str, error: ValueError) -> str:
 
 def _mismatch(value: Any, field: str, wanted: str) -> BadCommand:
     place = f"struct field RunCommandRequest.{field} of type {wanted}" if field else f"value of type {wanted}"
-    return _unreadable(f"json: cannot unmarshal {_GO_NAMES.get(type(value), 'null')} into Go {place}")
+    given = _GO_NAMES.get(type(value), "null")
+    if given == "number" and wanted.rstrip("0123456789") in ("int", "uint"):
+        given += f" {value}"
+    return _unreadable(f"json: cannot unmarshal {given} into Go {place}")
 
 
 def _typed(sent: dict[str, Any], name: str, kind: type) -> Any:
@@ -107,7 +110,7 @@ def _text(sent: dict[str, Any], name: str) -> str:
 def _number(sent: dict[str, Any], name: str) -> int | None:
     value: int | None = _typed(sent, name, int)
     if value is not None and (value > _MAXIMUM[name] or (value < 0 and name != "timeout")):
-        raise _unreadable(f"json: cannot unmarshal number {value} into Go struct field RunCommandRequest.{name}")
+        raise _mismatch(value, name, _GO_TYPES[name])
     return value
 
 

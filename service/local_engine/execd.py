@@ -140,14 +140,16 @@ class Execd:
         return command
 
     async def _spawn(self, identifier: str, request: CommandRequest) -> Process:
-        env = {**self.host.env, **request.envs}
+        env = {**self.host.env, **dict(map(variable, request.envs.items()))}
         shell = find_shell(self.host.env.get("PATH", os.defpath))
         try:
             cwd = self.host.files.place(wire.expand_path(request.cwd, env) or "/workspace")
         except wire.UndefinedVariables as error:
             raise NotStarted(f"resolve cwd: {error}") from error
-        if "\0" in request.command or any("\0" in k + v or "=" in k for k, v in request.envs.items()):
+        if "\0" in request.command:
             raise NotStarted(f"fork/exec {shell}: {wire.errno_text(INVALID_ARGUMENT)}")
+        if any("\0" in name + value for name, value in request.envs.items()):
+            raise NotStarted("exec: environment variable contains NUL")
         base = f"{OUTPUT_DIRECTORY}/{identifier}"
         outputs = (base + ".output",) * 2 if request.background else (base + ".stdout", base + ".stderr")
         try:
@@ -221,6 +223,12 @@ class Execd:
         for callback in list(self._deaths):
             callback()
         self._deaths.clear()
+
+
+def variable(item: tuple[str, str]) -> tuple[str, str]:
+    """A variable whose name has an `=` in it, as the process will read it: the name ends there."""
+    name, sign, rest = item[0].partition("=")
+    return (name, f"{rest}={item[1]}") if sign else item
 
 
 def group_exists(group: int) -> bool:

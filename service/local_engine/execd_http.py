@@ -171,17 +171,21 @@ class ExecdRoutes:
             try:
                 found = wire.first_range(header, size)
             except wire.BadRange:
-                return replies.execd_error(416, "UNKNOWN", "")
+                return await _bad_range(request, headers, size)
             if found is not None:
                 start, length = found
                 headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{size}"
                 return await self._send(request, descriptor, start, length, 206, headers)
-            if size:
-                headers.update(NO_SNIFF)
-                headers["Content-Range"] = f"bytes */{size}"
-                return web.Response(status=416, body=b"invalid range: failed to overlap\n", headers=headers)
+        status = wire.fallback_status(header, size)
+        if status == 416:
+            headers.update(NO_SNIFF)
+            headers["Content-Range"] = f"bytes */{size}"
+            return web.Response(status=416, body=b"invalid range: failed to overlap\n", headers=headers)
         headers["Accept-Ranges"] = "bytes"
         headers["Last-Modified"] = formatdate(about.st_mtime, usegmt=True)
+        if status == 206:
+            headers["Content-Range"] = f"bytes {size}-{size - 1}/{size}"
+            return web.Response(status=206, headers=headers)
         return await self._send(request, descriptor, 0, size, 200, headers)
 
     async def _send(
@@ -212,6 +216,21 @@ class ExecdRoutes:
         except ConnectionError:
             pass
         return response
+
+
+async def _bad_range(request: web.BaseRequest, headers: dict[str, str], size: int) -> web.StreamResponse:
+    """416 with the length of the file instead of the body's: execd forgets to correct it, and hangs up."""
+    body = b'{"code":"UNKNOWN"}'
+    response = web.StreamResponse(status=416, headers=headers)
+    response.content_length = size
+    await response.prepare(request)
+    if len(body) <= size:
+        await response.write(body)
+    else:
+        response.force_close()
+    if request.transport is not None:
+        request.transport.close()
+    return response
 
 
 def cut(request: web.BaseRequest, response: web.StreamResponse | None = None) -> web.StreamResponse:

@@ -9,6 +9,7 @@ import json
 import os
 import pwd
 import stat
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import MultipartReader, web
@@ -32,29 +33,17 @@ def failure(error: Exception, what: str) -> web.Response:
 
 async def handle(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str], path: str) -> web.Response:
     """Dispatch by method and path; what execd does not have is its plain 404."""
-    route = (request.method, path)
+    handler = ROUTES.get((request.method, path))
+    if handler is None:
+        return replies.execd_not_found()
     try:
-        if route == ("GET", "/files/info"):
-            return _info(request, files, env)
-        if route == ("POST", "/files/upload"):
-            return await _upload(request, files, env)
-        if route == ("DELETE", "/files"):
-            return _remove(request, files, env)
-        if route == ("POST", "/files/mv"):
-            return await _move(request, files, env)
-        if route == ("GET", "/files/search"):
-            return _search(request, files, env)
-        if route == ("GET", "/directories/list"):
-            return _list(request, files, env)
-        if route == ("POST", "/directories"):
-            return await _make_directories(request, files, env)
-        if route == ("DELETE", "/directories"):
-            return _remove_directories(request, files, env)
-    except (OSError, wire.UndefinedVariables) as error:
-        return failure(error, str(getattr(error, "filename", None) or path))
+        return await handler(request, files, env)
+    except OSError as error:
+        return failure(error, f"stat {error.filename or path}")
     except _Bad as error:
         return replies.execd_error(400, error.code, str(error))
-    return replies.execd_not_found()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return failure(error, path)
 
 
 class _Bad(ValueError):
@@ -90,14 +79,14 @@ def about(files: SandboxFiles, path: str) -> dict[str, Any]:
     }
 
 
-def _info(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
+async def _info(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
     found: dict[str, Any] = {}
     for path in request.query.getall("path", []):
         try:
             found[path] = about(files, wire.expand_path(path, env))
         except OSError as error:
             return failure(error, f"file not found: {path}: lstat {path}")
-    return replies.execd(200, wire.go_json(found))
+    return replies.execd(200, wire.go_json(dict(sorted(found.items()))))
 
 
 async def _upload(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
@@ -152,7 +141,7 @@ def parent_of(path: str) -> str:
     return os.path.dirname(os.path.normpath(path))
 
 
-def _remove(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
+async def _remove(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
     for path in request.query.getall("path", []):
         try:
             files.remove(wire.expand_path(path, env))
@@ -176,7 +165,38 @@ async def _move(request: web.BaseRequest, files: SandboxFiles, env: dict[str, st
     for item in await _json_body(request, list):
         target = wire.expand_path(item["dest"], env)
         files.make_directories(parent_of(target), 0o755)
-        files.rename(wire.expand_path(item["src"], env), target)
+        try:
+            files.stat(target)
+        except FileNotFoundError:
+            files.rename(wire.expand_path(item["src"], env), target)
+        else:
+            message = f"error accessing file: destination path already exists: {item['dest']}"
+            return replies.execd_error(500, "RUNTIME_ERROR", message)
+    return web.Response(headers=replies.EMPTY)
+
+
+async def _permissions(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
+    """Sets modes; owners and groups are left as they are."""
+    for path, wanted in (await _json_body(request, dict)).items():
+        if mode := wanted.get("mode"):
+            descriptor = files.open(wire.expand_path(path, env), os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                os.fchmod(descriptor, int(str(mode), 8))
+            finally:
+                os.close(descriptor)
+    return web.Response(headers=replies.EMPTY)
+
+
+async def _replace(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
+    for path, item in (await _json_body(request, dict)).items():
+        descriptor = files.open(wire.expand_path(path, env), os.O_RDWR | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "r+b") as file:
+            if not item.get("old"):
+                raise _Bad("INVALID_REQUEST_BODY", "old content must not be empty")
+            replaced = file.read().replace(item["old"].encode(), item.get("new", "").encode())
+            file.seek(0)
+            file.write(replaced)
+            file.truncate()
     return web.Response(headers=replies.EMPTY)
 
 
@@ -186,7 +206,7 @@ async def _make_directories(request: web.BaseRequest, files: SandboxFiles, env: 
     return web.Response(headers=replies.EMPTY)
 
 
-def _remove_directories(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
+async def _remove_directories(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
     for path in request.query.getall("path", []):
         _remove_tree(files, wire.expand_path(path, env))
     return web.Response(headers=replies.EMPTY)
@@ -231,7 +251,7 @@ def _asked_path(request: web.BaseRequest, env: dict[str, str]) -> str:
     return os.path.normpath(wire.expand_path(path, env))
 
 
-def _list(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
+async def _list(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
     path = _asked_path(request, env)
     depth = request.query.get("depth", "1")
     if not depth.isdigit():
@@ -244,7 +264,7 @@ def _list(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) ->
     return replies.execd(200, wire.go_json(_walk(files, path, int(depth), [SEARCH_LIMIT])))
 
 
-def _search(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
+async def _search(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
     path = _asked_path(request, env)
     pattern = request.query.get("pattern") or "**"
     files.stat(path)
@@ -273,3 +293,18 @@ def some_lines(request: web.BaseRequest, descriptor: int) -> web.Response:
                     break
     headers = {**replies.SERVER, "Content-Type": "text/plain; charset=utf-8"}
     return web.Response(body=b"\n".join(kept), headers=headers)
+
+
+ROUTES: dict[tuple[str, str], Callable[[web.BaseRequest, SandboxFiles, dict[str, str]], Awaitable[web.Response]]] = {
+    ("GET", "/files/info"): _info,
+    ("POST", "/files/upload"): _upload,
+    ("DELETE", "/files"): _remove,
+    ("POST", "/files/mv"): _move,
+    ("POST", "/files/permissions"): _permissions,
+    ("POST", "/files/replace"): _replace,
+    ("GET", "/files/search"): _search,
+    ("GET", "/directories/list"): _list,
+    ("POST", "/directories"): _make_directories,
+    ("DELETE", "/directories"): _remove_directories,
+}
+"""By method and path; what else execd has (sessions, code, terminals) is not here."""

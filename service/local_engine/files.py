@@ -15,7 +15,6 @@ import errno
 import os
 import stat
 from collections.abc import Sequence
-from pathlib import Path
 
 from .isolation import Layout, Mount
 
@@ -70,12 +69,13 @@ class SandboxFiles:
 
     def place(self, path: str) -> str:
         """The path to give to a process of the sandbox: as it is, or, in plain mode, the machine's."""
-        path = os.path.normpath(path if path.startswith("/") else "/workspace/" + path)
+        path = path if path.startswith("/") else "/workspace/" + path
         if self._root >= 0:
             return path
+        plain = os.path.normpath(path)
         for target, source in self._mapped:
-            if path == target or path.startswith(target + "/"):
-                return str(Path(str(source) + path[len(target) :]))
+            if plain == target or plain.startswith(target + "/"):
+                return str(source) + plain[len(target) :]
         return path
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
@@ -139,6 +139,7 @@ class SandboxFiles:
         """Move a file or directory within the sandbox. Raises `OSError`."""
         from_fd, from_name = self.parent(source)
         try:
+            self.stat(source, follow=False)
             to_fd, to_name = self.parent(target)
             try:
                 os.rename(from_name, to_name, src_dir_fd=from_fd, dst_dir_fd=to_fd)

@@ -50,15 +50,17 @@ class Dispatcher:
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
         path = request.path
-        if path.startswith("/execd/"):
-            identifier, slash, rest = path[7:].partition("/")
-            return await self._direct(request, identifier, slash + rest)
         try:
+            if path.startswith("/execd/"):
+                identifier, slash, rest = path[7:].partition("/")
+                return await self._direct(request, identifier, slash + rest)
             return await self._lifecycle_request(request, path)
         except Refused as error:
             return replies.refusal(error)
         except Invalid as error:
             return replies.invalid(error)
+        except ConnectionError:  # the caller left in the middle of its request
+            return reset(request)
 
     # -- lifecycle ----------------------------------------------------------------------------------------
 
@@ -157,13 +159,13 @@ class Dispatcher:
         fault = self.faults.take(kind)
         if fault is None:
             return await answer(None)
+        if kind != "other":  # uploads are read in pieces
+            await request.read()
         if fault.delay:
             await asyncio.sleep(fault.delay)
         if fault.reply == "drop_before":
-            await request.read()
             return reset(request)
         if fault.status:
-            await request.read()
             headers = {**replies.SERVER, "Content-Type": fault.content_type}
             return web.Response(status=fault.status, body=fault.body.encode(), headers=headers)
         response = await answer(fault)

@@ -97,6 +97,7 @@ async def run_background(stream: EventStream, execd: Execd, request: CommandRequ
     """`init` goes out before there is a process, and before the id is in the table."""
     identifier = execd.new_id()
     await stream.init(identifier)
+    await asyncio.sleep(0)  # the ping
     begun = asyncio.get_running_loop().time()
     try:
         await execd.start(identifier, request)
@@ -120,6 +121,7 @@ async def run_foreground(stream: EventStream, execd: Execd, request: CommandRequ
         return await stream.finish()
     process = command.process
     await stream.init(identifier)
+    await asyncio.sleep(0)  # the ping
     assert process is not None
     tails = [Tail(execd, identifier, "stdout"), Tail(execd, identifier, "stderr")]
     while not process.ended.done():

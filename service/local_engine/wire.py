@@ -164,6 +164,18 @@ def first_range(header: str, size: int) -> tuple[int, int] | None:
     return found
 
 
+def fallback_status(header: str, size: int) -> int:
+    """The status for a `Range` header without a usable range, or for none, as Go's file server has it.
+
+    206, with nothing of the file, for `-0` and for the end of an empty file; 416 for ranges past the end; 200
+    for no range at all and for an empty file.
+    """
+    parts = [part.strip() for part in header[6:].split(",") if part.strip()]
+    if any(part.startswith("-") for part in parts):
+        return 206
+    return 416 if parts and size else 200
+
+
 def _one_range(part: str, size: int) -> tuple[int, int]:
     first, dash, last = part.partition("-")
     first, last = first.strip(), last.strip()

@@ -98,10 +98,11 @@ def call(
 class RunningEngine:
     """The engine as a process, with a key and with `/_dev`."""
 
-    def __init__(self, spawn: Spawner, *options: str | Path, root: Path) -> None:
+    def __init__(self, spawn: Spawner, *options: str | Path, root: Path, dev_controls: bool = True) -> None:
         self.root = root
         self.volume_root = root / "volumes"
-        command = [sys.executable, "-m", "service.local_engine", "--dev-controls", "--root", root, *options]
+        command = [sys.executable, "-m", "service.local_engine", "--root", root, *options]
+        command += ["--dev-controls"] if dev_controls else []
         self.process: ManagedProcess = spawn(command, name="engine", env={"OPEN_SANDBOX_API_KEY": KEY})
         line = self.process.wait_for_line(r"^\{.*\}$")
         ready = json.loads(line[0])

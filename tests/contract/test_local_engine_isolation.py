@@ -60,7 +60,12 @@ def unique() -> str:
 
 def volume(engine: RunningEngine, owner: str, directory: str, target: str) -> dict[str, object]:
     name = directory.strip(".")
-    return {"name": name, "host": {"path": str(engine.volume_root)}, "mountPath": target, "subPath": f"{owner}/{directory}"}
+    return {
+        "name": name,
+        "host": {"path": str(engine.volume_root)},
+        "mountPath": target,
+        "subPath": f"{owner}/{directory}",
+    }
 
 
 def owners(engine: RunningEngine, owner: str) -> list[dict[str, object]]:
@@ -94,7 +99,9 @@ def test_the_rest_of_the_machine_can_be_read_and_not_written(engine: RunningEngi
 def test_links_lead_where_they_lead_inside(engine: RunningEngine) -> None:
     """A download follows a link in the sandbox's own root, never the machine's."""
     sandbox = engine.create()
-    sandbox.run("echo inside > /tmp/target; ln -s /tmp/target /workspace/link; ln -s ../../../../tmp/target /workspace/up")
+    sandbox.run(
+        "echo inside > /tmp/target; ln -s /tmp/target /workspace/link; ln -s ../../../../tmp/target /workspace/up"
+    )
     assert sandbox.read("/workspace/link").body == b"inside\n"
     assert sandbox.read("/workspace/up").body == b"inside\n"
 

@@ -14,10 +14,10 @@ from tests.support.processes import Spawner
 
 pytest.importorskip("opensandbox", reason="the engine's own client is not installed")
 
-from opensandbox import Sandbox, SandboxManager  # noqa: E402
-from opensandbox.config import ConnectionConfig  # noqa: E402
-from opensandbox.models.execd import RunCommandOpts  # noqa: E402
-from opensandbox.models.sandboxes import SandboxFilter  # noqa: E402
+from opensandbox import Sandbox, SandboxManager
+from opensandbox.config import ConnectionConfig
+from opensandbox.models.execd import RunCommandOpts
+from opensandbox.models.sandboxes import SandboxFilter
 
 
 @pytest.fixture

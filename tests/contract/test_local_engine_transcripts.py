@@ -36,7 +36,7 @@ KEPT_HEADERS = (
 
 
 @dataclass(frozen=True)
-class Exception_:
+class Allowance:
     """What may differ in an exchange, and why."""
 
     reason: str
@@ -52,17 +52,17 @@ CONTAINER = "the output tells of the container: host name, directory, files, pro
 RACE = "recorded while the command was ending; it may have ended by now"
 NOT_ROOT = "only root can run a command as another user"
 
-EXCEPTIONS: dict[str, Exception_] = {
-    "create, bad image": Exception_("there is no registry that could refuse: " + WORDING, message=True),
-    "endpoint": Exception_("the address has a path of another form, still without a scheme", body=True),
-    "endpoint, other port": Exception_("as the endpoint", body=True),
-    "proxy command": Exception_(CONTAINER, body=True),
-    "ping paused by proxy": Exception_("the client here gives up sooner", timing=True),
-    "openapi": Exception_("a list of the paths only; the real document describes what is not here", body=True),
-    "status at once": Exception_(RACE, body=True),
-    "delete": Exception_("no container has to be stopped", timing=True),
+EXCEPTIONS: dict[str, Allowance] = {
+    "create, bad image": Allowance("there is no registry that could refuse: " + WORDING, message=True),
+    "endpoint": Allowance("the address has a path of another form, still without a scheme", body=True),
+    "endpoint, other port": Allowance("as the endpoint", body=True),
+    "proxy command": Allowance(CONTAINER, body=True),
+    "ping paused by proxy": Allowance("the client here gives up sooner", timing=True),
+    "openapi": Allowance("a list of the paths only; the real document describes what is not here", body=True),
+    "status at once": Allowance(RACE, body=True),
+    "delete": Allowance("no container has to be stopped", timing=True),
     **{
-        name: Exception_(NO_CONTAINER, timing=True)
+        name: Allowance(NO_CONTAINER, timing=True)
         for name in (
             "create", "create same metadata again", "create, no timeout", "create, timeout null",
             "create, metadata empty value", "create, unknown field", "create, entrypoint missing program",
@@ -74,9 +74,9 @@ EXCEPTIONS: dict[str, Exception_] = {
 
 if os.geteuid() != 0:
     for name in ("unknown user", "background unknown uid", "status unknown uid", "logs unknown uid"):
-        EXCEPTIONS[name] = Exception_(NOT_ROOT, body=True, headers=True, timing=True)
+        EXCEPTIONS[name] = Allowance(NOT_ROOT, body=True, headers=True, timing=True)
 
-NOTHING = Exception_("")
+NOTHING = Allowance("")
 
 
 def load(name: str) -> list[dict[str, Any]]:
@@ -106,7 +106,9 @@ class Replay:
         elif "headers" in recorded and "Content-Type" in recorded["headers"]:
             body = b"{not json"
         headers = {"OPEN-SANDBOX-API-KEY": KEY, **recorded.get("headers", {})}
-        return call(self.base + self.mapped(recorded["path"]), recorded["method"], body, headers=headers, timeout=timeout)
+        return call(
+            self.base + self.mapped(recorded["path"]), recorded["method"], body, headers=headers, timeout=timeout
+        )
 
     def mapped(self, text: str) -> str:
         """A recorded text with what it names replaced by what stands for it here."""
@@ -191,7 +193,7 @@ def compare_headers(exchange: dict[str, Any], answer: Answer, replay: Replay) ->
     ]
 
 
-def compare_body(exchange: dict[str, Any], answer: Answer, replay: Replay, allowed: Exception_) -> list[str]:
+def compare_body(exchange: dict[str, Any], answer: Answer, replay: Replay, allowed: Allowance) -> list[str]:
     if "body_bytes" in exchange:
         size = exchange["body_bytes"]
         # Zeros at the end of a time's fraction are left out.
@@ -200,7 +202,11 @@ def compare_body(exchange: dict[str, Any], answer: Answer, replay: Replay, allow
     text = exchange["body"]
     live: Any
     recorded: Any
-    if exchange["headers"].get("content-type", exchange["headers"].get("Content-Type", "")).startswith("application/json"):
+    if (
+        exchange["headers"]
+        .get("content-type", exchange["headers"].get("Content-Type", ""))
+        .startswith("application/json")
+    ):
         live, was = answer.json, json.loads(text)
         replay.learn(was, live)
         live, recorded = plain(live), plain(json.loads(replay.mapped(text)))
@@ -211,7 +217,7 @@ def compare_body(exchange: dict[str, Any], answer: Answer, replay: Replay, allow
     return [] if live == recorded else [f"body {live!r}, recorded {recorded!r}"]
 
 
-def compare_stream(exchange: dict[str, Any], answer: Answer, replay: Replay, allowed: Exception_) -> list[str]:
+def compare_stream(exchange: dict[str, Any], answer: Answer, replay: Replay, allowed: Allowance) -> list[str]:
     raw = "".join(text for _, text in exchange["chunks"])
     recorded, live = list(objects(raw)), answer.events
     assert live[0]["type"] == "init"
@@ -272,7 +278,7 @@ def test_the_lifecycle_server_answers_as_recorded(engine: RunningEngine) -> None
         {"/srv/volumes": str(engine.volume_root), "path=/etc/debian_version": "path=/tmp/debian_version"},
     )
     exchanges = load("lifecycle")
-    made = [index for index, exchange in enumerate(exchanges) if exchange["name"] == "proxy command"][0]
+    made = next(i for i, exchange in enumerate(exchanges) if exchange["name"] == "proxy command")
     replay_all(exchanges[:made], replay, lambda exchange: False)
     first = replay.substitutes[json.loads(exchanges[5]["body"])["id"]]
     RunningSandbox(engine, first).write("/tmp/debian_version", b"12.11\n")
