@@ -1,6 +1,7 @@
 """The one way to Redis: bounded, with a deadline, and with one kind of error."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from service.store.acknowledge import acknowledged
 from service.store.scripts import Args, Call
 from service.store.trouble import CAUGHT, unavailable
 from service.store.urls import Server, close
+
+log = logging.getLogger(__name__)
 
 DEADLINE = 4.0
 """Seconds for one command, the wait for a connection included."""
@@ -37,10 +40,10 @@ class _Ask:
         """Give the reply, or the error, to whoever still waits."""
         if self.reply.done():
             return
-        if isinstance(answer, CAUGHT):
-            self.reply.set_exception(unavailable(answer))
-        elif isinstance(answer, BaseException):
+        if isinstance(answer, StoreUnavailable):
             self.reply.set_exception(answer)
+        elif isinstance(answer, Exception):
+            self.reply.set_exception(unavailable(answer))
         else:
             self.reply.set_result(answer)
 
@@ -141,7 +144,11 @@ class Link:
         answers: Sequence[Any]
         try:
             answers = await self._send(asks)
-        except Exception as error:  # noqa: BLE001
+        except CAUGHT as error:
+            answers = [error] * len(asks)
+        except Exception as error:
+            # redis-py uses a connection while another task closes it, and stumbles over what is None by then.
+            log.warning("unexpected from the Redis client", exc_info=error)
             answers = [error] * len(asks)
         except BaseException:
             for ask in asks:

@@ -37,6 +37,8 @@ _SENTENCES: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((ClusterDownError, ClusterError, RedisClusterException), "The Redis cluster can't serve this key."),
     ((TimeoutError, builtins.TimeoutError), "Redis did not answer in time."),
     ((ConnectionError, OSError, EOFError, RuntimeError), "Redis can't be reached."),
+    ((RedisError,), "Redis refused the command."),
+    ((BaseException,), "The Redis client failed."),
 )
 
 _CODES: dict[str, str] = {
@@ -71,7 +73,7 @@ def unavailable(error: BaseException) -> StoreUnavailable:
     """``error`` as what callers are told. The sentence names no host and no credential."""
     sentence = _CODES.get(code_of(error))
     if sentence is None:
-        sentence = next((said for kinds, said in _SENTENCES if isinstance(error, kinds)), "Redis refused the command.")
+        sentence = next(said for kinds, said in _SENTENCES if isinstance(error, kinds))
     said = StoreUnavailable(sentence, retry_after=RETRY_AFTER)
     said.__cause__ = error
     return said

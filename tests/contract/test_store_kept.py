@@ -146,6 +146,14 @@ async def test_streams_count_for_the_budget(rig: StoreRig) -> None:
     assert await rig.store.streams(JOB) is None
 
 
+async def test_what_is_written_again_counts_once_for_the_budget(rig: StoreRig) -> None:
+    streams = {"stdout": random.Random(3).randbytes(1000)}
+    for _ in range(3):
+        await rig.store.put_streams(JOB, streams, ttl=TTL)
+    assert await rig.store.trim_outputs(2000) == 0
+    assert await rig.store.streams(JOB) == streams
+
+
 async def test_output_of_a_live_job_never_goes_for_the_budget(rig: StoreRig) -> None:
     # Given a closing that lost its race after it had been listed
     old = await _append(rig, await rig.running(), 0, b"good")
