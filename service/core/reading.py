@@ -87,10 +87,17 @@ class Reader:
                 return Chunk(0, got.data, replace=True, ok=False)
             if not closed:
                 return Chunk(offset, ok=False)
-        if kept is not None and kept.data:
-            found = self._found(kept.offset, kept.data, closed, known)
-            return msgspec.structs.replace(found, skipped=kept.offset - offset)
-        return Chunk(known, skipped=known - offset, last=closed)
+        return await self._still_kept(record, offset, limit, known)
+
+    async def _still_kept(self, record: Record, offset: int, limit: int, known: int) -> Chunk:
+        """The sandbox has it no longer: go on where what was recorded begins, and say how much lies before."""
+        span = await self._core.store.output_span(record.id)
+        start = max(offset, span[0]) if span is not None else known
+        kept = await self._core.store.output(record.id, start, min(start + limit, known)) if start < known else None
+        if kept is None or not kept.data:
+            return Chunk(known, skipped=known - offset, last=record.state is ClaimState.CLOSED)
+        found = self._found(kept.offset, kept.data, record.state is ClaimState.CLOSED, known)
+        return msgspec.structs.replace(found, skipped=kept.offset - offset)
 
     @staticmethod
     def _found(start: int, data: bytes, closed: bool, known: int) -> Chunk:
