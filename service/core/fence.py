@@ -363,8 +363,10 @@ def _tagged(text: str) -> dict[str, str]:
 
 
 def _shown(text: str) -> Fence | None:
+    """The fence behind its heading. A full stop ends it: the last line end of what execd passes on is lost."""
     _, shown, content = text.partition("\nfence:\n")
-    return parse_fence(content.encode()) if shown else None
+    content, stop, _ = content.rpartition(".")
+    return parse_fence(content.encode()) if shown and stop else None
 
 
 def _mark(tags: Mapping[str, str]) -> tuple[Boot | None, int]:

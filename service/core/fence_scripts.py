@@ -77,7 +77,7 @@ echo @VOID@ >"$t" && read -r w <"$t" && [ "$w" = @VOID@ ] && ln "$t" "$f"
 rm -f "$t"; } >/dev/null 2>&1
 w=$(head -c @SHOWN@ "$f" 2>/dev/null); mark
 if [ "$b" != @BOOT@ ]; then v=boot; elif [ "$w" = @VOID@ ]; then v=voided; elif [ -e "$f" ]; then v=run; fi
-echo "void=$v"; [ $v != run ] || { echo fence:; head -c @SHOWN@ "$f" 2>/dev/null; }; exit 0
+echo "void=$v"; [ $v != run ] || { echo fence:; head -c @SHOWN@ "$f" 2>/dev/null; echo .; }; exit 0
 """
 
 # Processes first, then the fence: a run that ends in between has noted its exit code by then. A fence that
@@ -88,7 +88,7 @@ if can_find; then
 find_token; [ -z "$n" ] || [ ! -e "$f" ] || find_token
 echo "found=$(for p in $w; do p=${p#/proc/}; echo ${p%/*}; done | tr '\n' ' ')"
 fi
-mark; [ ! -e "$f" ] || { echo fence:; head -c @SHOWN@ "$f" 2>/dev/null; }; exit 0
+mark; [ ! -e "$f" ] || { echo fence:; head -c @SHOWN@ "$f" 2>/dev/null; echo .; }; exit 0
 """
 
 # As execd's interrupt does it: SIGTERM to the group, up to 3 s, SIGKILL, also for what the first process
