@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -29,6 +30,8 @@ BACKLOG = 2048
 SHUTDOWN_SECONDS = 1.0
 """How long open requests may go on when the engine stops; some never end by themselves."""
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+OPEN_WARNING = "WARNING: whoever reaches %s can run commands here: the proxy and the daemons ask for no key"
 PLAIN_WARNING = (
     "WARNING: sandboxes are plain processes of this machine (%s): they share its /tmp, see and may change its files, "
     "and absolute paths such as /workspace are not mapped for commands"
@@ -51,12 +54,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started engine: where it listens and how it isolates (`bwrap` or `plain`)."""
+    """A started engine: where it listens, how it isolates (`bwrap` or `plain`), and whether its helper is lost."""
 
     url: str
     isolation: str
     root: Path
     volume_root: Path
+    lost: asyncio.Event
 
 
 @contextlib.asynccontextmanager
@@ -69,13 +73,16 @@ async def serve(options: Options) -> AsyncIterator[Running]:
     temporary = options.root is None
     root, volume_root = make_directories(options)
     name = new_engine_name()
+    run = root / f"run-{name}"
     spawner = Spawner(name)
-    await spawner.start(root if temporary else None)
+    await spawner.start(root if temporary else run)
+    more_descriptors()
     try:
-        isolation, reason = await choose(spawner, root, [root, volume_root], options.isolation)
+        isolation, reason = await choose(spawner, run, [root, volume_root], options.isolation)
         if not isolation.private:
             log.warning(PLAIN_WARNING, reason)
-        run = root / f"run-{name}"
+        if options.host not in LOOPBACK:
+            log.warning(OPEN_WARNING, options.host)
         sandboxes = Sandboxes(spawner, isolation, run, volume_root)
         dispatcher = Dispatcher(
             sandboxes, options.api_key, dev=options.dev_controls, maximum_timeout=options.maximum_timeout
@@ -86,14 +93,15 @@ async def serve(options: Options) -> AsyncIterator[Running]:
             site = web.TCPSite(runner, options.host, options.port, backlog=BACKLOG)
             await site.start()
             host, port = runner.addresses[0][:2]
-            dispatcher.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            yield Running(f"http://{dispatcher.address}", isolation.name, root, volume_root)
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            dispatcher.address = "" if host in ("0.0.0.0", "::") else address  # noqa: S104
+            yield Running(f"http://{address}", isolation.name, root, volume_root, spawner.lost)
         finally:
             await runner.cleanup()
             await sandboxes.close()
     finally:
         await spawner.stop()
-        shutil.rmtree(root if temporary else root / f"run-{name}", ignore_errors=True)
+        shutil.rmtree(root if temporary else run, ignore_errors=True)
 
 
 def make_directories(options: Options) -> tuple[Path, Path]:
@@ -116,7 +124,18 @@ async def run(options: Options, exit_with_stdin: bool) -> None:
         sys.stdout.flush()
         if exit_with_stdin:
             watch_stdin(loop, stop)
-        await stop.wait()
+        waits = [asyncio.ensure_future(event.wait()) for event in (stop, running.lost)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if not stop.is_set():
+            raise RuntimeError("the helper process ended, and every sandbox with it")
+
+
+def more_descriptors() -> None:
+    """Allow this process as many open files as it may have: each sandbox holds one, each connection another."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

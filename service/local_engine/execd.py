@@ -104,11 +104,13 @@ def find_shell(path: str) -> str:
 class Execd:
     """One life of the daemon."""
 
-    def __init__(self, host: Host, spawner: Spawner) -> None:
+    def __init__(self, host: Host, spawner: Spawner, outputs: list[str]) -> None:
+        """`outputs` is told of every file that a command's output goes to."""
         self.host = host
         self.alive = True
         self.commands: dict[str, Command] = {}
         self._spawner = spawner
+        self._outputs = outputs
         self._deaths: set[Callable[[], None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -152,6 +154,7 @@ class Execd:
             raise NotStarted("exec: environment variable contains NUL")
         base = f"{OUTPUT_DIRECTORY}/{identifier}"
         outputs = (base + ".output",) * 2 if request.background else (base + ".stdout", base + ".stderr")
+        self._outputs += outputs
         try:
             return await self._spawner.spawn(
                 shell,

@@ -54,6 +54,7 @@ class SandboxFiles:
 
         Of a sandbox that has ended already, only its own directories are left.
         """
+        self._private = init != 0
         self._root = open_root(layout, init) if init else -1
         targets = {
             "/workspace": layout.files / "workspace",
@@ -62,7 +63,7 @@ class SandboxFiles:
         self._mapped = sorted(targets.items(), key=lambda item: -len(item[0]))
 
     def close(self) -> None:
-        """Let go of the sandbox's root."""
+        """Let go of the sandbox's root; nothing can be reached through this object any more in bwrap mode."""
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
@@ -70,7 +71,7 @@ class SandboxFiles:
     def place(self, path: str) -> str:
         """The path to give to a process of the sandbox: as it is, or, in plain mode, the machine's."""
         path = path if path.startswith("/") else "/workspace/" + path
-        if self._root >= 0:
+        if self._private:
             return path
         plain = os.path.normpath(path)
         for target, source in self._mapped:
@@ -81,7 +82,7 @@ class SandboxFiles:
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         """A descriptor for `path`. Raises `OSError`."""
         place = self.place(path)
-        if self._root < 0:
+        if not self._private:
             return os.open(place, flags, mode)
         return open_in_root(self._root, place, flags, mode if flags & os.O_CREAT else 0)
 

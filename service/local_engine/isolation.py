@@ -104,8 +104,8 @@ def bwrap_arguments(
     arguments += ["--proc", "/proc", "--dev", "/dev"]
     for name in PRIVATE:
         arguments += ["--bind", str(layout.files / name), "/" + name]
-    for tool in tools:
-        arguments += ["--ro-bind-try", str(tool), str(tool)]
+    for path in tools:
+        arguments += ["--ro-bind-try", str(path), str(path)]
     for path in hidden:
         if path.parts[1:2] and path.parts[1] not in private:
             arguments += ["--tmpfs", str(path)]
@@ -123,7 +123,8 @@ class Isolation:
         self._hidden = list(hidden)
         self._as_root = os.geteuid() == 0
         home = Path(os.path.expanduser("~"))
-        self._tools = tool_directories(os.environ.get("PATH", ""), home)
+        # Names are often resolved by a file below /run, to which /etc/resolv.conf is a link.
+        self._tools = [*tool_directories(os.environ.get("PATH", ""), home), Path(os.path.realpath("/etc/resolv.conf"))]
         with os.scandir("/") as entries:
             self._top = sorted(entries, key=lambda entry: entry.name)
 

@@ -140,6 +140,7 @@ class LifecycleRoutes:
             prefix = "/v1" if request.path.startswith("/v1/") else ""
             host = request.headers.get("Host") or address
             return replies.lifecycle(200, {"endpoint": f"{host}{prefix}/sandboxes/{sandbox.id}/proxy/{port}"})
+        address = address or request.headers.get("Host", "")
         path = f"execd/{sandbox.id}" if port == "44772" else f"port/{sandbox.id}/{port}"
         return replies.lifecycle(200, {"endpoint": f"{address}/{path}"})
 

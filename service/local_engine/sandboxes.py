@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -61,6 +62,7 @@ class Sandbox:
     changed: datetime = field(default_factory=lambda: datetime.now(UTC))
     thawed: asyncio.Event = field(default_factory=asyncio.Event)
     execd: Execd = field(init=False)
+    outputs: list[str] = field(default_factory=list)
     timer: asyncio.TimerHandle | None = None
     restarting: bool = False
 
@@ -176,7 +178,7 @@ class Sandboxes:
 
     def _begin(self, sandbox: Sandbox) -> None:
         """A new first process runs: a daemon with an empty table beside it, until it ends."""
-        sandbox.execd = Execd(sandbox, self._spawner)
+        sandbox.execd = Execd(sandbox, self._spawner, sandbox.outputs)
         process = sandbox.process
         process.ended.add_done_callback(lambda ended: self._first_process_ended(sandbox, process, ended.result()))
 
@@ -203,11 +205,20 @@ class Sandboxes:
         await self._isolation.end(sandbox.process, sandbox.namespaces, identifier)
         sandbox.thawed.set()
         sandbox.files.close()
-        self._background(self._remove_files(sandbox.layout))
+        self._background(self._remove_files(sandbox))
 
-    async def _remove_files(self, layout: Layout) -> None:
+    async def _remove_files(self, sandbox: Sandbox) -> None:
+        self._remove_outputs(sandbox)
+        directory = sandbox.layout.directory
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, lambda: shutil.rmtree(layout.directory, ignore_errors=True))
+        await loop.run_in_executor(None, lambda: shutil.rmtree(directory, ignore_errors=True))
+
+    def _remove_outputs(self, sandbox: Sandbox) -> None:
+        """In plain mode the output files are in the machine's `/tmp`: the one thing of a sandbox that is there."""
+        if not self._isolation.private:
+            for path in set(sandbox.outputs):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
     def _background(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
@@ -276,11 +287,12 @@ class Sandboxes:
     def restart_execd(self, sandbox: Sandbox) -> None:
         """A daemon with an empty table; what the old one started lives on."""
         sandbox.execd.die()
-        sandbox.execd = Execd(sandbox, self._spawner)
+        sandbox.execd = Execd(sandbox, self._spawner, sandbox.outputs)
 
     async def close(self) -> None:
         """Wait for removals under way; the spawner ends the processes."""
         for sandbox in self._table.values():
+            self._remove_outputs(sandbox)
             if sandbox.timer is not None:
                 sandbox.timer.cancel()
         if self._tasks:

@@ -1,6 +1,6 @@
 """The process that starts, reaps and ends every process of every sandbox.
 
-Run by path (`python -I -S spawner.py FD [DIRECTORY]`), never imported by the engine's event loop. It uses
+Run by path (`python -I -S spawner.py FD MARK DIRECTORY`), never imported by the engine's event loop. It uses
 the standard library alone so that it stays small: each command is a fork of it, and forking the engine
 itself would copy the page tables of its heap each time.
 
@@ -25,6 +25,7 @@ import ctypes
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -59,7 +60,14 @@ def enter_namespaces(pidfd: int, user: bool) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def become_command(request: dict[str, Any]) -> None:
+def more_descriptors() -> tuple[int, int]:
+    """Allow this process as many open files as it may have; the limits that it came with."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    return limits
+
+
+def become_command(request: dict[str, Any], limits: tuple[int, int]) -> None:
     """Turn this process into the command: own group, files opened inside, then exec. Raises `OSError`."""
     os.setpgid(0, 0)
     null = os.open(os.devnull, os.O_RDWR)
@@ -84,6 +92,7 @@ def become_command(request: dict[str, Any]) -> None:
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     os.execve(request["program"], request["argv"], request["env"])  # noqa: S606
 
 
@@ -100,6 +109,7 @@ class Spawner:
         self.incoming = bytearray()
         self.outgoing = bytearray()
         self.blocked = False
+        self.limits = more_descriptors()
         self.wakeup, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -196,7 +206,7 @@ class Spawner:
                 if pid:
                     os.write(report, b"P%d\n" % pid)
                     os._exit(0)
-            become_command(request)
+            become_command(request, self.limits)
         except OSError as error:
             stage = "chdir" if error.filename == "chdir" else "exec"
             os.write(report, b"E%d %s\n" % (error.errno or 22, stage.encode()))
@@ -406,10 +416,9 @@ def main() -> None:
         spawner.run()
     finally:
         spawner.end_everything(mark)
-        if len(sys.argv) > 3:
-            import shutil
+        import shutil
 
-            shutil.rmtree(sys.argv[3], ignore_errors=True)
+        shutil.rmtree(sys.argv[3], ignore_errors=True)
 
 
 if __name__ == "__main__":

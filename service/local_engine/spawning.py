@@ -67,13 +67,15 @@ class Spawner(asyncio.Protocol):
         self._tag = 0
         self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._processes: dict[int, Process] = {}
+        self.lost = asyncio.Event()
+        """Set when the helper has ended, and every sandbox with it."""
 
-    async def start(self, scratch: Path | None = None) -> None:
+    async def start(self, scratch: Path) -> None:
         """Start the helper; `scratch`: a directory that it removes when the engine dies without doing so."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("spawner.py"))]
-        argv += [str(theirs.fileno()), f"{MARK}={self.engine}/", *([str(scratch)] if scratch else [])]
+        argv += [str(theirs.fileno()), f"{MARK}={self.engine}/", str(scratch)]
         self._helper = subprocess.Popen(  # noqa: ASYNC220 - once, at the start
             argv,
             pass_fds=[theirs.fileno()],
@@ -207,6 +209,7 @@ class Spawner(asyncio.Protocol):
             future.set_result(message)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set()
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(StartFailed(3, "exec"))

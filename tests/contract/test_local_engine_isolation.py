@@ -53,6 +53,10 @@ def running(mark: str) -> list[int]:
     return found
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def unique() -> str:
     """Seconds of a sleep that no other test has."""
     return f"{1000 + os.getpid() % 1000}.{time.time_ns() % 1_000_000_000:09d}"
@@ -163,7 +167,8 @@ def test_plain_mode_says_what_it_is_and_starts_in_the_workspace(engine: RunningE
     sandbox.wait(command)
     output = Path(f"/tmp/{command}.output")
     assert output.read_text() == "on the machine\n"
-    output.unlink()
+    sandbox.delete()
+    eventually(lambda: not output.exists())
 
 
 @pytest.mark.parametrize("how", ["timeout", "delete", "interrupt"])
@@ -180,6 +185,16 @@ def test_a_whole_process_group_is_ended(engine: RunningEngine, how: str) -> None
     else:
         status = sandbox.wait(command)
         assert (status["exit_code"], status["error"]) == (-1, "signal: killed")
+    eventually(lambda: not running(seconds))
+
+
+@only_bwrap
+def test_the_engine_ends_when_its_helper_does(engine: RunningEngine) -> None:
+    seconds = unique()
+    engine.create(entrypoint=["sleep", seconds])
+    helper = next(pid for pid in running("-I") if parent_of(pid) == engine.process.pid)
+    os.kill(helper, signal.SIGKILL)
+    assert engine.process.wait() == 1
     eventually(lambda: not running(seconds))
 
 
