@@ -239,6 +239,29 @@ class Store(Protocol):
         """A value kept by ``remember``."""
         ...
 
+    async def reserve(self, name: str, member: str, *, limit: int | None, ttl: float) -> bool:
+        """Take one of ``limit`` slots of ``name`` for ``member``, or keep the one it has, for ``ttl`` seconds from now.
+
+        False where others have them all. A slot ends by itself, so that a crash can't leak one.
+        """
+        ...
+
+    async def vacate(self, name: str, member: str) -> None:
+        """Give a slot back."""
+        ...
+
+    async def put_off(self, chore: str, member: str, *, after: float) -> None:
+        """List a chore that is due in ``after`` seconds; one that is listed already is not put off further."""
+        ...
+
+    async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
+        """Chores that are due, each set back by ``lease`` seconds in the same step, as in ``due``."""
+        ...
+
+    async def done_with(self, chore: str, member: str) -> None:
+        """Take a chore off the list."""
+        ...
+
     async def trim_outputs(self, budget: int) -> int:
         """Drop the oldest recorded outputs while all of them take more than ``budget`` bytes; how many went."""
         ...

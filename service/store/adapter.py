@@ -11,10 +11,11 @@ from service.store.changes import changes
 from service.store.claims import Claims
 from service.store.indexes import Indexes
 from service.store.link import Link
+from service.store.slots import Slots
 from service.store.urls import server
 
 
-class RedisStore(Claims, Indexes):
+class RedisStore(Claims, Indexes, Slots):
     """Claims, what is kept beside them, and the indexes, on one Redis.
 
     Belongs to the event loop that it is used in.

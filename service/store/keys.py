@@ -68,3 +68,13 @@ def lease(name: str) -> str:
 def memo(name: str) -> str:
     """A small named value."""
     return f"oncebox:memo:{name}"
+
+
+def slots(name: str) -> str:
+    """Slots that are taken, by when they end."""
+    return f"oncebox:slots:{name}"
+
+
+def chores(name: str) -> str:
+    """Chores by when they are due."""
+    return f"oncebox:chores:{name}"

@@ -1,0 +1,14 @@
+-- reserve: take a slot, or hold one that is taken for longer. A slot ends by itself, so a crash can't leak one.
+--
+-- call     KEYS slots  ARGV member limit ttl_ms
+-- KEYS[1]  oncebox:slots:<name>   zset, member by the ms at which its slot ends
+-- limit    slots that may be taken at once, by this member too; one that is taken already stays with its member
+-- answer   1 where the member has a slot
+
+local now = clock()
+local ttl = tonumber(ARGV[3])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
+redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
+if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
+return 1

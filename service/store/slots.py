@@ -1,0 +1,33 @@
+"""Counted slots (quotas), and chores that come due later."""
+
+from service.store import keys
+from service.store.base import Part, call, expiry_ms, ms
+
+UNLIMITED = 2**52
+
+
+class Slots(Part):
+    """Slots end by themselves; chores are taken by one replica at a time."""
+
+    async def reserve(self, name: str, member: str, *, limit: int | None, ttl: float) -> bool:
+        """Take or keep a slot."""
+        most = UNLIMITED if limit is None else limit
+        taken = await self._link.script(call("reserve", (keys.slots(name),), member, most, expiry_ms(ttl)))
+        return bool(taken)
+
+    async def vacate(self, name: str, member: str) -> None:
+        """Give a slot back."""
+        await self._link.script(call("unlist", (keys.slots(name),), member))
+
+    async def put_off(self, chore: str, member: str, *, after: float) -> None:
+        """List a chore."""
+        await self._link.script(call("look", (keys.chores(chore),), member, ms(after), "LT"))
+
+    async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
+        """Chores that are due, set back by the lease."""
+        members: list[bytes] = await self._link.script(call("due", (keys.chores(chore),), limit, ms(lease)))
+        return [member.decode() for member in members]
+
+    async def done_with(self, chore: str, member: str) -> None:
+        """Take a chore off the list."""
+        await self._link.script(call("unlist", (keys.chores(chore),), member))
