@@ -161,9 +161,11 @@ def wrapper(
     whoever finds the job by its fence. The exit code is the command's, 128 + n for signal n.
     Where nothing was run it is 0, and the whole output is the marker (`parse_marker`).
     """
-    make, note = ("", "") if boot is None else (scripts.MAKE, scripts.NOTE)
+    make, note = "", ""
+    if boot is not None:
+        make, note = scripts.MAKE + scripts.COMPARE + scripts.FILL, scripts.NOTE
     script = _filled(
-        f"{scripts.COMPARE}{make}{scripts.RUN}{note}exit $2\n",
+        f"{scripts.BEGIN}{scripts.COMPARE}{make}{scripts.RUN}{note}exit $2\n",
         FENCE=shlex.quote(fence_path(directory, token)),
         BOOT=shlex.quote(boot or ""),
         FINGERPRINT=shlex.quote(fingerprint),
@@ -191,9 +193,7 @@ def void(directory: str, token: str, boot: str, random: str) -> str:
 
     One that dies half-way leaves a temporary file that counts for nothing. ``random`` as in `ready`.
     """
-    return _text(
-        scripts.VOID, directory, token, random, BOOT=shlex.quote(boot), VOID=shlex.quote(f"void {boot}")
-    )
+    return _text(scripts.VOID, directory, token, random, BOOT=shlex.quote(boot), VOID=shlex.quote(f"void {boot}"))
 
 
 def look(directory: str, token: str) -> str:

@@ -1,12 +1,18 @@
 """The shell texts of `service.core.fence`, which fills in what stands between two ``@``. All POSIX sh."""
 
-# -- the wrapper: COMPARE, MAKE, RUN, NOTE one after the other, by `eval` of what ONCEBOX_FENCE holds
+# -- the wrapper: BEGIN, COMPARE, MAKE, COMPARE, FILL, RUN, NOTE, by `eval` of what ONCEBOX_FENCE holds; without a
+# -- mark BEGIN, COMPARE, RUN
 
-# $1 becomes the fence, $2 the output's path, $3 the caller's command. The substitution with readlink comes
-# before any redirection: busybox runs readlink inside the shell. Only regular builtins (true, read, printf)
-# stand before redirections that may fail: on `:` or `exec` these end the shell.
-COMPARE = r"""
+# $1 becomes the fence, $2 the output's path, $3 the caller's command. The substitution with readlink comes before
+# any redirection: busybox runs readlink inside the shell. Only regular builtins (true, read, printf) stand before
+# redirections that may fail: on `:` or `exec` these end the shell.
+BEGIN = r"""
 set -- @FENCE@ "$(readlink /proc/$$/fd/1 2>/dev/null)" "$ONCEBOX_COMMAND"
+"""
+
+# Before the fence is made and again after it: a mark never comes back, so in between nobody wiped the directory,
+# an earlier copy of this submission that runs included.
+COMPARE = r"""
 ONCEBOX_FENCE=; { read -r ONCEBOX_FENCE <"${1%/*}/boot"; } 2>/dev/null
 [ "$ONCEBOX_FENCE" = @BOOT@ ] || { echo "oncebox-fence ${1##*/} boot"; exit 0; }
 """
@@ -14,14 +20,15 @@ ONCEBOX_FENCE=; { read -r ONCEBOX_FENCE <"${1%/*}/boot"; } 2>/dev/null
 # Made empty (noclobber is O_EXCL), filled in a second step: a full disk must not look like a lost race.
 MAKE = r"""
 set -C
-if { true >"$1"; } 2>/dev/null; then
-printf 'fp=%s\ntimeout=%s\npid=%s\nlog=%s\n' @FINGERPRINT@ @TIMEOUT@ $$ "$2" 2>/dev/null >>"$1"
-else
+{ true >"$1"; } 2>/dev/null || {
 ONCEBOX_FENCE=none
 [ ! -e "$1" ] || { ONCEBOX_FENCE=; read -r ONCEBOX_FENCE <"$1"; } 2>/dev/null
-echo "oncebox-fence ${1##*/} $ONCEBOX_FENCE"; exit 0
-fi
+echo "oncebox-fence ${1##*/} $ONCEBOX_FENCE"; exit 0; }
 set +C
+"""
+
+FILL = r"""
+printf 'fp=%s\ntimeout=%s\npid=%s\nlog=%s\n' @FINGERPRINT@ @TIMEOUT@ $$ "$2" 2>/dev/null >>"$1"
 """
 
 # The shell is the one that runs this (execd chose it), found without the caller's PATH where that can be done: bash

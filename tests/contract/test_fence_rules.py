@@ -113,6 +113,14 @@ def a_late_message_runs_nothing_in_another_file_system(shell: Shell) -> bool:
     return fence.parse_marker(late.output, TOKEN) == Marker("boot") and not fence_file(shell).exists()
 
 
+def a_copy_that_compared_before_the_directory_was_wiped_runs_nothing(shell: Shell) -> bool:
+    """Rule 3: the first copy runs and empties the directory between the second's look at the mark and its fence."""
+    boot = mark(shell)
+    text, env = fenced(shell, "echo ran", TOKEN, boot=boot)
+    env[fence.SCRIPT_VARIABLE] = env[fence.SCRIPT_VARIABLE].replace("set -C", f"rm {shell.directory}/*; set -C", 1)
+    return fence.parse_marker(shell.run(text, env).output, TOKEN) == Marker("boot")
+
+
 def an_unfenced_message_runs_nothing_where_there_is_a_mark_by_now(shell: Shell) -> bool:
     """Rule 3, for a submission that was sent when no mark could be made."""
     mark(shell)
@@ -148,7 +156,7 @@ def one_mark_of_thirty(shell: Shell) -> bool:
 
 KEPT: dict[Callable[[Shell], bool], list[tuple[str, str, str]]] = {
     one_of_thirty: [("MAKE", "set -C\n", "")],
-    a_second_copy_is_told_what_it_met: [("MAKE", "fp=%s", "%s")],
+    a_second_copy_is_told_what_it_met: [("FILL", "fp=%s", "%s")],
     no_void_in_another_file_system: [("VOID", '"$b" != @BOOT@', "1 = 2")],
     no_void_where_the_mark_is_gone: [
         ("VOID", '"$b" != @BOOT@', "1 = 2"),
@@ -157,9 +165,12 @@ KEPT: dict[Callable[[Shell], bool], list[tuple[str, str, str]]] = {
     no_void_in_a_directory_wiped_meanwhile: [("VOID", "mark\nif", "echo boot=; b=@BOOT@\nif")],
     a_late_message_runs_nothing_in_another_file_system: [("COMPARE", '"$ONCEBOX_FENCE" =', "x != ")],
     an_unfenced_message_runs_nothing_where_there_is_a_mark_by_now: [("COMPARE", '"$ONCEBOX_FENCE" =', "x != ")],
+    a_copy_that_compared_before_the_directory_was_wiped_runs_nothing: [
+        ("MAKE", "set +C", 'set +C; echo @BOOT@ >"${1%/*}/boot"')
+    ],
     a_late_message_meets_the_void: [("MAKE", "set -C\n", "")],
     a_void_is_not_made_over_a_run: [("VOID", 'ln "$t" "$f"', 'mv "$t" "$f"'), ("VOID", '[ -e "$f" ] ||', "")],
-    no_run_without_a_fence: [("MAKE", "exit 0\nfi", '[ ! -e "$1" ] || exit 0\nfi')],
+    no_run_without_a_fence: [("MAKE", "exit 0; }", '[ ! -e "$1" ] || exit 0; }')],
     one_mark_of_thirty: [
         ("READY", 'ln "$t" "$d/boot"', 'mv "$t" "$d/boot"'),
         ("READY", '[ -s "$d/boot" ]', "sleep 0.1; false"),

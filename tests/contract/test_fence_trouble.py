@@ -268,7 +268,7 @@ def test_a_fence_that_is_a_directory(shell: Shell) -> None:
 
 
 def test_a_wrapper_that_dies_before_it_fills_its_fence(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fence_scripts, "MAKE", fence_scripts.MAKE.replace("printf", "kill -9 $$; printf"))
+    monkeypatch.setattr(fence_scripts, "FILL", "kill -9 $$\n")
     boot = mark(shell)
     assert submit(shell, boot) == Ended(137, b"")
     assert (look(shell).fence, look(shell).processes) == (Fence(kind="empty"), ())
