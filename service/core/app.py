@@ -14,6 +14,7 @@ from service.core.following import Follower
 from service.core.jobs import Jobs
 from service.core.looking import Looker
 from service.core.policy import OneTenant, Policy
+from service.core.quotas import Quotas
 from service.core.reading import Reader
 from service.core.reconciling import Reconciler
 from service.core.sandboxes import LOOKUP_TRIES, Sandboxes
@@ -49,6 +50,7 @@ class Core:
         self.engine = engine
         self.settings = settings
         self.policy = policy or OneTenant()
+        self.quotas = Quotas(store, self.policy)
         self.lookup_tries = lookup_tries
         self.stopping = asyncio.Event()
         self.tasks = Tasks()

@@ -28,6 +28,8 @@ UNKNOWN_YET = 5.0
 """Seconds after the dispatch in which execd may not know an id that it has announced."""
 DEADLINE_GRACE = 60.0
 """Seconds past a job's deadline after which what can't be found out any more is settled as lost."""
+CLEAN_MARGIN = 3600.0
+"""Seconds after the end of a job's record for which its fence still stands."""
 EXPIRY_LOOKS = 8
 """Looks without news after which the sandbox's expiry is checked again."""
 DRAIN_LIMIT = 60.0
@@ -81,8 +83,16 @@ class Looker:
             quiet=quiet,
         )
         if now is not None and not now.state.active:
-            await self._store.end_look(record.id, sandbox_id=body.sandbox_id)
+            await self.ended(now, body)
         return now or record
+
+    async def ended(self, record: Record, body: JobBody) -> None:
+        """Nothing is left to do for the job now; its fences are cleaned away when its record is gone."""
+        await self._store.end_look(record.id, sandbox_id=body.sandbox_id)
+        await self._core.quotas.free_job(body.tenant, record.id)
+        if record.state is ClaimState.CLOSED and body.fenced:
+            after = self._settings.retention + CLEAN_MARGIN
+            await self._store.put_off("fences", f"{record.id} {record.attempt}", after=after)
 
     async def _abandoned(self, record: Record, body: JobBody) -> Record:
         """The lease of a replica ran out: nothing was sent, or nobody knows."""
@@ -96,7 +106,7 @@ class Looker:
         if now is None:
             return record
         if not now.state.active:
-            await self._store.end_look(record.id, sandbox_id=body.sandbox_id)
+            await self.ended(now, body)
         elif done and now.state is ClaimState.UNKNOWN:
             return await self._core.reconciler.settle(now, records.job_body(now))
         return now

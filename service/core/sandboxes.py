@@ -208,6 +208,10 @@ class Sandboxes:
                 found = await self._find(order.digest, claim)
                 if found is not None:
                     return await self._done(mine, order, claim, found)
+        try:
+            await self._core.quotas.take_sandbox(order.tenant, order.digest)
+        except errors.QuotaExceeded as error:
+            return await self._failed(mine, claim, error)
         await pauses.reach(pauses.BEFORE_DISPATCH)
         sent, record = await self._core.claims.dispatch(mine, mine.body)
         if not sent:
@@ -220,6 +224,7 @@ class Sandboxes:
             made = await self._engine.create_sandbox(spec)
         except EngineError as error:
             if not_executed(error):
+                await self._core.quotas.free_sandbox(order.tenant, order.digest)
                 return await self._failed(mine, claim, refusal(error))
             log.warning("create of %s not answered: %s", order.digest, error.message)
             made = await self._find_late(order.digest, claim)
@@ -294,6 +299,8 @@ class Sandboxes:
         now = await self._store.now() / 1000
         left = max(0.0, (record.expires_at or now + 86_400) - now)
         await self._store.put_sandbox(sandbox_id, records.encode(record), ttl=left + self._settings.retention)
+        if record.digest is not None and not record.deleted:
+            await self._core.quotas.hold_sandbox(record.tenant, record.digest, left)
 
     async def known(self, tenant: str, sandbox_id: str, *, deleted: bool = False) -> SandboxRecord:
         """The record of a sandbox of this tenant. Raises ``SandboxNotFound`` for all others, however they came about."""
@@ -454,4 +461,6 @@ class Sandboxes:
             raise refusal(error, sandbox_id=sandbox_id) from error
         self._alive.pop(sandbox_id, None)
         await self.remember(sandbox_id, msgspec.structs.replace(record, deleted=True))
+        if record.digest is not None:
+            await self._core.quotas.free_sandbox(tenant, record.digest)
         await self._core.follower.sandbox_ended(sandbox_id)

@@ -31,6 +31,8 @@ log = logging.getLogger("oncebox.submitting")
 
 SLOW_SANDBOX = 2.0
 """Seconds after which a sandbox that does not answer is asked about at the lifecycle server."""
+SLOT_MARGIN = 120.0
+"""Seconds past its timeout after which a job no longer counts as running, whatever became of it."""
 EXPIRY_MARGIN = 120.0
 """Seconds that a sandbox is kept beyond a job's deadline."""
 EXPIRY_STEP = 300.0
@@ -175,6 +177,7 @@ class Submitter:
         body = records.job_body(mine)
         try:
             boot = await self._prepare(mine, body, fresh=fresh)
+            await self._core.quotas.take_job(body.tenant, mine.id, body.timeout + SLOT_MARGIN)
         except EngineError as error:
             return await self._refuse(mine, body, await self._why(error, body.sandbox_id))
         except errors.OnceboxError as error:
@@ -297,7 +300,7 @@ class Submitter:
             )
         )
         if record is not None and not record.state.active:
-            await self._store.end_look(mine.id, sandbox_id=body.sandbox_id)
+            await self._core.looker.ended(record, body)
         return record
 
     async def send_job(self, mine: Record, body: JobBody, spec: CommandSpec) -> Record | None:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from service.core import records
+from service.core import identity, records
 from service.core.states import ClaimState
 from service.errors import StoreUnavailable
 from service.ports.engine import EngineError, SandboxInfo
@@ -21,6 +21,8 @@ EVERY = 60.0
 """Seconds between two rounds, over all replicas."""
 GRACE = 120.0
 """Seconds for which a late duplicate is left alone."""
+CLEANED = 200
+"""Jobs whose fences one round cleans away at the most."""
 PAGES = 100
 """Pages of the engine's list that one round reads at the most."""
 
@@ -43,6 +45,7 @@ class Sweeper:
     async def round(self) -> None:
         """Delete late duplicates, and the oldest outputs beyond the budget."""
         await self._core.store.trim_outputs(self._core.settings.record_budget)
+        await self.clean_fences()
         page, more = 1, True
         while more and page <= PAGES:
             listing = await self._core.engine.list_sandboxes({}, page=page)
@@ -51,6 +54,26 @@ class Sweeper:
                 if await self.given_up(info):
                     log.warning("deleting sandbox %s, a late duplicate that was never handed out", info.id)
                     await self._core.engine.delete_sandbox(info.id)
+
+    async def clean_fences(self) -> None:
+        """Remove fences and output files of jobs whose record has ended by itself, sandbox by sandbox."""
+        tokens: dict[str, list[tuple[str, str]]] = {}
+        for chore in await self._core.store.ripe("fences", limit=CLEANED, lease=EVERY * 10):
+            command_id, _, attempts = chore.partition(" ")
+            parsed = identity.parse_command_id(command_id)
+            if parsed is not None:
+                found = tokens.setdefault(parsed[0], [])
+                found += [(chore, identity.fence_token(parsed[1], n)) for n in range(1, int(attempts) + 1)]
+        for sandbox_id, some in tokens.items():
+            try:
+                await self._core.fences.clean(
+                    sandbox_id, [token for _, token in some], age=int(self._core.settings.retention)
+                )
+            except EngineError:
+                if not await self._core.sandboxes.gone(sandbox_id):
+                    continue
+            for chore in {chore for chore, _ in some}:
+                await self._core.store.done_with("fences", chore)
 
     async def given_up(self, info: SandboxInfo, *, grace: float = GRACE) -> bool:
         """The present claim is of the same generation, names another sandbox, and gave this attempt up."""

@@ -1,0 +1,51 @@
+"""Quotas over all replicas: slots in the store that end by themselves, so that no crash can leak one.
+
+A slot is taken before the engine is asked for anything, by whoever owns the claim, under the claim's own name: a
+retry or a takeover finds it taken already.
+"""
+
+from __future__ import annotations
+
+from service.core.policy import Policy
+from service.errors import QuotaExceeded
+from service.ports.store import Store
+
+CREATING = 900.0
+"""Seconds for which a slot is held while its sandbox is being created: longer than any create may take."""
+
+
+class Quotas:
+    """Counts what tenants have; asks the store only where a tenant has a limit."""
+
+    def __init__(self, store: Store, policy: Policy) -> None:
+        self._store = store
+        self._policy = policy
+
+    async def take_sandbox(self, tenant: str, digest: str) -> None:
+        """A slot for a sandbox that is about to be created. Raises ``QuotaExceeded``."""
+        limit = self._policy.quota(tenant).sandboxes
+        if limit is not None and not await self._store.reserve(
+            f"sandboxes:{tenant}", digest, limit=limit, ttl=CREATING
+        ):
+            raise QuotaExceeded(f"This tenant has its {limit} live sandboxes.", retry_after=10)
+
+    async def hold_sandbox(self, tenant: str, digest: str, seconds: float) -> None:
+        """The sandbox lives for ``seconds`` from now."""
+        if self._policy.quota(tenant).sandboxes is not None:
+            await self._store.reserve(f"sandboxes:{tenant}", digest, limit=None, ttl=seconds)
+
+    async def free_sandbox(self, tenant: str, digest: str) -> None:
+        """The sandbox is gone, or was never made."""
+        if self._policy.quota(tenant).sandboxes is not None:
+            await self._store.vacate(f"sandboxes:{tenant}", digest)
+
+    async def take_job(self, tenant: str, command_id: str, seconds: float) -> None:
+        """A slot for a job that is about to be sent, for ``seconds`` at most. Raises ``QuotaExceeded``."""
+        limit = self._policy.quota(tenant).jobs
+        if limit is not None and not await self._store.reserve(f"jobs:{tenant}", command_id, limit=limit, ttl=seconds):
+            raise QuotaExceeded(f"This tenant has its {limit} running jobs.", retry_after=5)
+
+    async def free_job(self, tenant: str, command_id: str) -> None:
+        """The job is over, or was never sent."""
+        if self._policy.quota(tenant).jobs is not None:
+            await self._store.vacate(f"jobs:{tenant}", command_id)
