@@ -31,8 +31,10 @@ RETRY_AFTER_CAP = 300.0
 """Seconds: the longest ``Retry-After`` that is believed."""
 ASLEEP = 30.0
 """Seconds by which a step takes too long: then the machine was asleep, and that counts for no deadline."""
+FIRST_WARNING = 10.0
+"""Seconds of nothing but faults after which a warning is logged."""
 PATIENCE = 60.0
-"""Seconds of nothing but faults after which a warning is logged, each time."""
+"""Seconds between two warnings after that."""
 
 log = logging.getLogger("oncebox")
 
@@ -118,7 +120,7 @@ class Tries:
         """Tries that failed in a row."""
         self.last: OnceboxError | None = None
         self._since = 0.0
-        self._warned = 0.0
+        self._warn_at = 0.0
 
     def succeeded(self) -> None:
         """The next failure is a first one again."""
@@ -151,9 +153,10 @@ class Tries:
         now = self._terms.clock()
         self.failed += 1
         if self.failed == 1:
-            self._since = self._warned = now
-        elif now - self._warned >= PATIENCE:
-            self._warned = now
+            self._since = now
+            self._warn_at = now + FIRST_WARNING
+        elif now >= self._warn_at:
+            self._warn_at = now + PATIENCE
             log.warning("%s: no success for %.0f s (%s); still trying", self._what, now - self._since, error)
 
 

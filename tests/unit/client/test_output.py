@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.client.output import Joined, Piece, ToCallback, Unsaid, sink_for
@@ -45,6 +45,7 @@ def unsaid_data(*runs: list[Piece]) -> bytes:
     return b"".join(said) + (unsaid.rest() or b"")
 
 
+@settings(deadline=None)
 @given(contents, cuts)
 def test_joined_chunks_are_the_text(data: bytes, at: list[int]) -> None:
     joined = Joined()
@@ -54,6 +55,7 @@ def test_joined_chunks_are_the_text(data: bytes, at: list[int]) -> None:
     assert joined.text == data.decode("utf-8", "replace")
 
 
+@settings(deadline=None)
 @given(contents, contents, cuts, cuts)
 def test_a_replacement_takes_the_place_of_all_before(old: bytes, new: bytes, at: list[int], then: list[int]) -> None:
     joined = Joined()
@@ -63,11 +65,13 @@ def test_a_replacement_takes_the_place_of_all_before(old: bytes, new: bytes, at:
     assert joined.text == new.decode("utf-8", "replace")
 
 
+@settings(deadline=None)
 @given(contents, cuts)
 def test_a_stream_of_bytes_is_the_bytes(data: bytes, at: list[int]) -> None:
     assert unsaid_data(pieces(data, at, encoding=Encoding.BASE64)) == data
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200), st.text(max_size=200), cuts, cuts, cuts)
 def test_a_replacement_that_begins_alike_repeats_nothing(
     old: str, more: str, at: list[int], then: list[int], once_more: list[int]
@@ -80,6 +84,7 @@ def test_a_replacement_that_begins_alike_repeats_nothing(
     assert unsaid_text(first, again, third) == old + more
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=200), st.binary(max_size=200), cuts, cuts)
 def test_a_replacement_that_begins_otherwise_is_given_whole(
     old: bytes, new: bytes, at: list[int], then: list[int]
@@ -91,6 +96,7 @@ def test_a_replacement_that_begins_otherwise_is_given_whole(
     assert unsaid_data(first, again) == expected
 
 
+@settings(deadline=None)
 @given(contents, contents, cuts, cuts)
 def test_a_file_that_can_seek_is_right_even_then(old: bytes, new: bytes, at: list[int], then: list[int]) -> None:
     file = io.BytesIO(b"before ")
