@@ -138,6 +138,7 @@ class Spawner:
     # -- the socket ---------------------------------------------------------------------------------------
 
     def receive(self) -> bool:
+        """Take what the engine sent and carry out what is whole; False when it is gone."""
         try:
             received = self.connection.recv(1 << 20)
         except BlockingIOError:
@@ -157,10 +158,12 @@ class Spawner:
         return True
 
     def send(self, message: dict[str, Any]) -> None:
+        """Line a message to the engine up."""
         body = json.dumps(message).encode()
         self.outgoing += struct.pack(">I", len(body)) + body
 
     def flush(self) -> None:
+        """Send what the socket takes of what is lined up."""
         while self.outgoing:
             try:
                 sent = self.connection.send(self.outgoing)
@@ -269,6 +272,7 @@ class Spawner:
         self.poll.register(info, select.EPOLLIN)
 
     def read_info(self, descriptor: int) -> None:
+        """Answer a launch when the entrypoint runs, or failed to: its pipe then ends without `ready`."""
         request, _, text = self.infos[descriptor]
         try:
             chunk = os.read(descriptor, READ_SIZE)
@@ -376,6 +380,7 @@ class Spawner:
 
 
 def signal_group(group: int, number: int) -> None:
+    """Signal a process group that may be gone."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -400,6 +405,7 @@ def signal_marked(mark: str, number: int) -> int:
 
 
 def main() -> None:
+    """Serve the engine at the other end of descriptor `argv[1]`; then leave nothing behind."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.setblocking(False)
     connection.set_inheritable(False)
