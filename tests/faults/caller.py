@@ -116,9 +116,9 @@ class Caller:
                 return answer
             await asyncio.sleep(random.uniform(0.05, 0.2))
 
-    async def job(self, url: str, command_id: str) -> Answer:
+    async def job(self, url: str, command_id: str, *, cursor: str | None = None) -> Answer:
         """One `GET /v1/exec-jobs/{command_id}`."""
-        return await self.send("GET", f"{url}/v1/exec-jobs/{command_id}")
+        return await self.send("GET", f"{url}/v1/exec-jobs/{command_id}" + (f"?cursor={cursor}" if cursor else ""))
 
     async def ended(self, url: str, command_id: str, *, within: float = 30.0) -> Mapping[str, Any]:
         """The job, once its state is terminal and its output is read; else as it is after `within` seconds."""

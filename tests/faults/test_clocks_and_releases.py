@@ -120,7 +120,9 @@ async def test_a_record_of_a_newer_release__503_and_left_alone(rig: Rig, old: by
         "output": await rig.caller.send("GET", f"{url}/v1/exec-jobs/{job.command_id}/output"),
     }
 
-    assert {name: (a.status, a.code) for name, a in answers.items()} == dict.fromkeys(answers, (503, "STORE_UNAVAILABLE"))
+    assert {name: (a.status, a.code) for name, a in answers.items()} == dict.fromkeys(
+        answers, (503, "STORE_UNAVAILABLE")
+    )
     other = await rig.caller.submit(url, sandbox_id, rig.command("other"), key="other")
     listed = await rig.caller.send("GET", f"{url}/v1/exec-jobs?sandbox_id={sandbox_id}")
     assert listed.status in (200, 503)
@@ -139,7 +141,9 @@ async def test_an_active_record_of_a_newer_release__does_not_stop_the_follower(r
     tally = Tally("an active record of a newer release")
     jobs: dict[str, str | None] = {}
     for number in range(3):
-        answer = await rig.caller.submit(url, sandbox_id, rig.command(f"m{number}", then=f"sleep {LEASE}"), key=f"m{number}")
+        answer = await rig.caller.submit(
+            url, sandbox_id, rig.command(f"m{number}", then=f"sleep {LEASE}"), key=f"m{number}"
+        )
         jobs[f"m{number}"] = answer.command_id
     await tally.audit(rig, url, jobs)
     assert (await rig.caller.job(url, long.command_id)).status == 503
