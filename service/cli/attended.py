@@ -182,34 +182,36 @@ class Attended:
                 await sandbox.delete()
         except (OnceboxError, TimeoutError):
             if not self._embedded:
-                say(f"the sandbox could not be deleted: oncebox sandboxes rm {sandbox.id}")
+                say(f"the sandbox could not be deleted; try again later: oncebox sandboxes rm {sandbox.id}")
 
     # -- the interrupts
 
     async def _stop(self, work: asyncio.Task[int]) -> None:
         """After the first one: cancel, wait a little, tidy up."""
-        job = self._job
-        if work.done():
-            pass
-        elif job is None and self._embedded:
-            say("stopped before the command was started.")
-            work.cancel()
-        elif job is None:
-            say("stopping; Ctrl-C again leaves at once.")
-        else:
-            say("cancelling the job; Ctrl-C again leaves at once.")
-            await self._within(asyncio.create_task(self._cancel(job)), work)
+        cancelling = None if work.done() else self._begin_to_stop(work)
         await asyncio.wait({work}, timeout=GRACE)
+        if cancelling is not None and not cancelling.done():
+            cancelling.cancel()
+            if not work.done() and self._job is not None:
+                say(f"the service does not answer; try again later: oncebox cancel {self._job.id}")
         if not work.done():
             work.cancel()
-            await asyncio.wait({work}, timeout=TIDY)
+            await asyncio.wait({work}, timeout=TIDY + 1)
         if not work.done():
             self.leave()
         self._say_how_it_stopped(work)
 
-    async def _within(self, cancelling: asyncio.Task[None], work: asyncio.Task[int]) -> None:
-        """Until the service took the wish; it need not answer once the job is over."""
-        await asyncio.wait({cancelling, work}, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
+    def _begin_to_stop(self, work: asyncio.Task[int]) -> asyncio.Task[None] | None:
+        """The task that cancels the job, where there is one already; else ``_run_in`` will do it."""
+        if self._job is not None:
+            say("cancelling the job; Ctrl-C again leaves at once.")
+            return asyncio.create_task(self._cancel(self._job))
+        if self._embedded:
+            say("stopped before the command was started.")
+            work.cancel()
+        else:
+            say("stopping; Ctrl-C again leaves at once.")
+        return None
 
     async def _cancel(self, job: AsyncJob) -> None:
         try:

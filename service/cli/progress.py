@@ -36,7 +36,7 @@ class Progress:
         self._shared = sys.stdout.isatty()
         self._dim = coloured(sys.stderr)
         self._started = self._quiet_since = time.monotonic()
-        self._drawn = False
+        self._drawn = ""
         self._room = making_room(self._clear)
         self._ticker: asyncio.Task[None] | None = None
         self.state: Callable[[], str] = lambda: "starting"
@@ -75,7 +75,7 @@ class Progress:
     def erase(self) -> None:
         """Take the line away, where it is drawn."""
         if self._drawn:
-            self._drawn = False
+            self._drawn = ""
             self._put(ERASE)
 
     async def _tick(self) -> None:
@@ -94,7 +94,9 @@ class Progress:
         except OSError:
             width = 80
         line = line[: max(width - 1, 0)]
-        self._drawn = True
+        if line == self._drawn:
+            return
+        self._drawn = line
         self._put(f"{ERASE}\x1b[2m{line}\x1b[0m" if self._dim else f"{ERASE}{line}")
 
     def _put(self, text: str) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -112,7 +113,8 @@ def test_the_same_key_is_the_same_job(oncebox: Oncebox, sandbox: str) -> None:
 
 
 def test_a_reader_of_logs_that_has_enough_ends_them_quietly(oncebox: Oncebox, url: str, sandbox: str) -> None:
-    command_id = oncebox("run", "--sandbox", sandbox, "--detach", "--", "sh", "-c", COUNT).stdout.strip()
+    endless = "while :; do echo 1; sleep 0.1; done"
+    command_id = oncebox("run", "--sandbox", sandbox, "--detach", "--", "sh", "-c", endless).stdout.strip()
     script = f"{' '.join(ONCEBOX)} logs -f {command_id} | head -1; echo ${{PIPESTATUS[0]}}"
 
     result = subprocess.run(
@@ -262,3 +264,21 @@ def test_the_doctor_looks_into_an_engine_run_apart(oncebox: Oncebox, tmp_path: P
     assert bad.returncode == 1
     assert "ONCEBOX_ENGINE_API_KEY" in bad.stdout
     assert code == 0
+
+
+def test_a_service_that_is_gone_does_not_keep_ctrl_c_from_working(tmp_path: Path) -> None:
+    words = [*ONCEBOX, "serve", "--bind", "127.0.0.1:0"]
+    unset = {name: None for name in os.environ if name.startswith("ONCEBOX_")}
+    with ManagedProcess(words, folder=tmp_path, name="serve", env=unset) as replica:
+        url = replica.wait_for_line(r'\{"url":"(http://[^"]+)"')[1]
+        with terminal(url, "run", "--", "sh", "-c", "echo ready; sleep 8766") as screen:
+            screen.wait_for("ready")
+            replica.kill()
+            started = time.monotonic()
+            screen.press(CTRL_C)
+            code = screen.wait()
+
+    assert code == 130
+    assert time.monotonic() - started < 15
+    assert re.search(r"try again later: oncebox cancel cmd_\S+", screen.screen), screen.screen
+    assert "oncebox sandboxes rm " in screen.screen
