@@ -21,6 +21,7 @@ from service.core.sandboxes import LOOKUP_TRIES, Sandboxes
 from service.core.submitting import Submitter
 from service.core.sweeping import Sweeper
 from service.core.tasks import Tasks
+from service.core.telemetry import Silence, Telemetry
 from service.core.watching import Watches
 from service.errors import StoreUnavailable
 from service.ports.engine import Engine, EngineError
@@ -43,6 +44,7 @@ class Core:
         settings: Settings,
         *,
         policy: Policy | None = None,
+        telemetry: Telemetry | None = None,
         owner: str | None = None,
         lookup_tries: tuple[float, ...] = LOOKUP_TRIES,
     ) -> None:
@@ -52,12 +54,18 @@ class Core:
         self.policy = policy or OneTenant()
         self.quotas = Quotas(store, self.policy)
         self.lookup_tries = lookup_tries
+        self.telemetry = telemetry or Silence()
         self.stopping = asyncio.Event()
         self.tasks = Tasks()
         self.fences = Fences(engine, settings.fence_dir)
         self.watches = Watches(store, self.tasks)
         self.claims = Claims(
-            store, self.watches, self.tasks, owner=owner or _replica_name(), lease=settings.lease
+            store,
+            self.watches,
+            self.tasks,
+            owner=owner or _replica_name(),
+            lease=settings.lease,
+            telemetry=self.telemetry,
         )
         self.sandboxes = Sandboxes(self)
         self.looker = Looker(self)

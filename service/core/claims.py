@@ -16,6 +16,7 @@ from typing import TypeVar
 from service.core import identity, pauses
 from service.core.states import ClaimState
 from service.core.tasks import Tasks
+from service.core.telemetry import ClaimOutcome, Kind, Telemetry
 from service.core.watching import POLL, Watches
 from service.errors import StoreUnavailable
 from service.ports.store import Record, Store
@@ -34,12 +35,15 @@ Take = Callable[[Record, str], Awaitable[tuple[bool, Record | None] | None]]
 class Claims:
     """The claims that this replica owns or waits for."""
 
-    def __init__(self, store: Store, watches: Watches, tasks: Tasks, *, owner: str, lease: float) -> None:
+    def __init__(
+        self, store: Store, watches: Watches, tasks: Tasks, *, owner: str, lease: float, telemetry: Telemetry
+    ) -> None:
         self.store = store
         self.watches = watches
         self.tasks = tasks
         self.owner = owner
         self.lease = lease
+        self.telemetry = telemetry
         self._flights: dict[str, tuple[Record, asyncio.Task[Record | None]]] = {}
 
     async def once(
@@ -49,7 +53,16 @@ class Claims:
 
         Returns the record as far as it got, and whether somebody else's work answered. An attempt that was waited
         for is an answer, whatever came of it; one that had failed before is tried again (``take``).
+
+        It runs in a task of the application: a caller who leaves in the middle leaves no claim without an owner.
         """
+        once = self._once(id, body=body, request=request, take=take, work=work, wait=wait)
+        return await asyncio.shield(self.tasks.start(once, f"once {id}"))
+
+    async def _once(
+        self, id: str, *, body: bytes, request: bytes, take: Take, work: Work, wait: float
+    ) -> tuple[Record, bool]:
+        kind = self._kind(id)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         token = identity.random_token()
@@ -57,6 +70,7 @@ class Claims:
             id, token=token, owner=self.owner, lease=self.lease, body=body, request=request
         )
         replayed = not ours
+        outcome: ClaimOutcome = "won" if ours else "replayed"
         while True:
             if ours:
                 await pauses.reach(pauses.AFTER_CLAIM)
@@ -66,14 +80,23 @@ class Claims:
                 taken = await take(record, token)
                 if taken is not None:
                     ours, now = taken
+                    if ours:
+                        outcome = "taken_over" if record.state is ClaimState.CLAIMED else "reopened"
                     record = self._there(now)
                     continue
                 if not record.state.pending:
+                    self.telemetry.claim(kind, outcome)
                     return record, replayed
+                outcome = "waited"
             record = self._there(await self.wait(id, _answered_or_abandoned, deadline - loop.time()))
             if not record.state.pending or loop.time() >= deadline:
+                self.telemetry.claim(kind, outcome)
                 return record, replayed
             ours = False
+
+    @staticmethod
+    def _kind(id: str) -> Kind:
+        return "sandbox" if identity.parse_command_id(id) is None else "job"
 
     @staticmethod
     def _there(record: Record | None) -> Record:

@@ -112,8 +112,11 @@ class Execs:
 
     async def _send(self, mine: Record, body: JobBody, spec: CommandSpec, listener: Listener | None) -> Record | None:
         record: Record | None = None
+        clock = asyncio.get_running_loop().time
+        began = heard = clock()
         try:
             async for event in self._core.engine.stream(body.sandbox_id, spec, silence=SILENCE):
+                heard = clock()
                 if event.type == "init":
                     record = await self._core.submitter.accepted(mine, body, event.text)
                 elif event.type in ("stdout", "stderr") and listener is not None and not listener.gone.is_set():
@@ -128,6 +131,7 @@ class Execs:
             )
             return await self._core.looker.write(record, ClaimState.REFUSED, failed)
         except EngineError:
+            self._core.telemetry.stream_lost(clock() - began, clock() - heard)
             if record is None:
                 raise
         for delay in END_LOOKS:

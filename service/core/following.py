@@ -69,6 +69,8 @@ class Follower:
         with contextlib.suppress(StoreUnavailable):
             record = await self._store.get(id)
             if record is not None and record.state.active and record.state.settled:
+                since = record.now / 1000 - records.job_body(record).looked_at
+                self._core.telemetry.look(max(0.0, since - self._delay(record)))
                 left = self._until_due(record)
                 if left > 0 or not await self._mine(id):
                     await self._store.next_look(id, after=max(left, self.pace()))

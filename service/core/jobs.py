@@ -85,6 +85,7 @@ class Jobs:
 
     async def next_attempt(self, record: Record, body: JobBody) -> Record:
         """Send the next attempt of a submission that met a void."""
+        self._core.telemetry.reconciled("next_attempt")
         send = self._core.execs.send_alone if body.kind == "exec" else self._core.submitter.send_job
         return await self._core.submitter.next_attempt(record, body, send)
 

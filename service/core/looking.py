@@ -17,6 +17,7 @@ from service.core.fence import Fence, Look
 from service.core.output import Reading
 from service.core.records import JobBody
 from service.core.states import ClaimState
+from service.core.telemetry import Kind
 from service.messages import MAX_JOB_TIMEOUT, JobState, Reason
 from service.ports.engine import CommandMissing, CommandNotRunning, CommandStatus, EngineError, SandboxMissing
 from service.ports.store import Appended, Record
@@ -74,7 +75,7 @@ class Looker:
     ) -> Record:
         """Write what was seen; the record as it is now, whoever wrote it."""
         over = not state.active
-        _, now = await self._store.advance(
+        done, now = await self._store.advance(
             record,
             state,
             body=records.encode(msgspec.structs.replace(body, looked_at=record.now / 1000)),
@@ -83,13 +84,16 @@ class Looker:
             quiet=quiet,
         )
         if now is not None and not now.state.active:
-            await self.ended(now, body)
+            await self.ended(now, body, count=done)
         return now or record
 
-    async def ended(self, record: Record, body: JobBody) -> None:
+    async def ended(self, record: Record, body: JobBody, *, count: bool = True) -> None:
         """Nothing is left to do for the job now; its fences are cleaned away when its record is gone."""
         await self._store.end_look(record.id, sandbox_id=body.sandbox_id)
         await self._core.quotas.free_job(body.tenant, record.id)
+        if count:
+            kind: Kind = "exec" if body.kind == "exec" else "job"
+            self._core.telemetry.ended(kind, records.job_state(record, body).value)
         if record.state is ClaimState.CLOSED and body.fenced:
             after = self._settings.retention + CLEAN_MARGIN
             await self._store.put_off("fences", f"{record.id} {record.attempt}", after=after)

@@ -136,9 +136,11 @@ class Reconciler:
                 return await self._adopt(record, body, voided.fence)
             case "boot":
                 return await self._replaced(record, body, voided)
+        self._core.telemetry.reconciled("still_unknown")
         return await self._later(record, body)
 
     async def _never_started(self, record: Record, body: JobBody) -> Record:
+        self._core.telemetry.reconciled("voided")
         write = self._core.looker.write
         if record.cancel:
             cancelled = msgspec.structs.replace(
@@ -152,6 +154,7 @@ class Reconciler:
 
     async def _adopt(self, record: Record, body: JobBody, found: Fence) -> Record:
         """Follow the run that the fence names; execd's word on it counts only where its text holds the token."""
+        self._core.telemetry.reconciled("adopted")
         engine_id = endings.engine_id_of(found.log)
         known = False
         if engine_id is not None:
@@ -209,6 +212,7 @@ class Reconciler:
         return await self._core.looker.write(record, record.state, again, quiet=True)
 
     async def _lost(self, record: Record, body: JobBody, reason: Reason) -> Record:
+        self._core.telemetry.reconciled("lost")
         lost = msgspec.structs.replace(body, state=JobState.LOST, reason=reason)
         return await self._core.looker.write(record, ClaimState.CLOSED, lost)
 

@@ -169,6 +169,7 @@ class Sandboxes:
         claims = self._core.claims
         claim = records.claim_body(record)
         if claim.fingerprint != order.fingerprint and not record.state.failed:
+            self._core.telemetry.claim("sandbox", "conflict")
             raise errors.IdempotencyKeyReused("This key was used for another sandbox; nothing was created.")
         match record.state:
             case ClaimState.CLAIMED if record.lease_expired:
@@ -286,6 +287,7 @@ class Sandboxes:
         return await self._write(mine, ClaimState.REFUSED, body, self._settings.retention)
 
     async def _unknown(self, mine: Record) -> Record | None:
+        self._core.telemetry.unknown("sandbox")
         return await self._write(mine, ClaimState.UNKNOWN, mine.body, None)
 
     async def _write(self, mine: Record, state: ClaimState, body: bytes, ttl: float | None) -> Record | None:

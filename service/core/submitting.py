@@ -122,6 +122,7 @@ class Submitter:
         claims = self._core.claims
         body = records.job_body(record)
         if body.fingerprint != order.body.fingerprint and not record.state.failed:
+            self._core.telemetry.claim("job", "conflict")
             raise errors.IdempotencyKeyReused(
                 "This key was used for another command in this sandbox; nothing was run.", command_id=record.id
             )
@@ -273,6 +274,7 @@ class Submitter:
 
     async def unclear(self, mine: Record, body: JobBody) -> Record | None:
         """Nobody can say: unknown, and found out at once if that can be."""
+        self._core.telemetry.unknown("exec" if body.kind == "exec" else "job")
         record = await self.write(mine, ClaimState.UNKNOWN, body)
         await self._core.follower.look(mine.id)
         return record
