@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from service.api.application import Application, authenticator
+from service.api.application import Application, authenticator_of
 from service.core.app import Core
 from service.embedded import EngineChild, LocalEngine
 from service.engine import OpenSandboxEngine
@@ -36,7 +36,7 @@ async def build_core(settings: Settings) -> Core:
 
     ``Core.shutdown`` closes both. Raises ``SettingsError`` and ``EngineDidNotStart``.
     """
-    authenticator(settings)
+    authenticator_of(settings)
     store = build_store(settings)
     try:
         return Core(store, await build_engine(settings), settings)

@@ -25,9 +25,12 @@ class Application:
     ``manages_core``: the core starts and shuts down with the ASGI lifespan.
     """
 
-    def __init__(self, core: Core, settings: Settings, *, manages_core: bool) -> None:
+    def __init__(
+        self, core: Core, settings: Settings, *, manages_core: bool, authenticator: Authenticator | None = None
+    ) -> None:
         self.core = core
         self.settings = settings
+        self.authenticator = authenticator or authenticator_of(settings)
         self.manages_core = manages_core
         self.draining = False
         self.endpoints = routes.table(system.Readiness(self._is_draining), system.Documents(*openapi.documents()))
@@ -43,16 +46,16 @@ class Application:
         return self.draining
 
     def _assembled(self) -> ASGIApp:
-        router = Router(
-            routes.starlette_routes(self.core, self.endpoints), redirect_slashes=False, default=_no_such_route
-        )
+        served = routes.starlette_routes(self.core, self.endpoints)
+        router = Router(served, redirect_slashes=False, default=_no_such_route)
         settings = self.settings
         local = None if settings.has_keys else not settings.insecure
         makes = [path for endpoint in self.endpoints if endpoint.makes for path in endpoint.paths]
         public = [path for endpoint in self.endpoints if not endpoint.tenant for path in endpoint.paths]
         self._body = Body(router)
-        app: ASGIApp = Auth(self._body, authenticator=authenticator(settings), public=public)
-        return Edge(Keys(Guard(app, local=local), makes=makes), draining=self._is_draining)
+        app: ASGIApp = Auth(self._body, authenticator=self.authenticator, public=public)
+        app = Keys(Guard(app, local=local), makes=makes)
+        return Edge(app, draining=self._is_draining, route_of=lambda path: routes.route_of(served, path))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -75,7 +78,7 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def authenticator(settings: Settings) -> Authenticator:
+def authenticator_of(settings: Settings) -> Authenticator:
     """How callers are told apart. Raises ``SettingsError`` rather than ignore keys that were asked for."""
     if settings.has_keys:
         raise SettingsError("ONCEBOX_TENANTS: this version has no API keys yet, and does not start without them")

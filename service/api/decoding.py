@@ -28,8 +28,6 @@ def decode_body(body: bytes, kind: type[S]) -> S:
         raise _invalid(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotJson(f"The body is not JSON: {str(error)[:_SHOWN]}") from None
-    except RecursionError:
-        raise NotJson("The body is nested too deeply") from None
     json.loads(body, object_pairs_hook=_refuse_duplicates)
     return decoded
 

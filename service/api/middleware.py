@@ -54,9 +54,10 @@ CALLER_GONE = 499
 class Edge:
     """Gives every request an id and every error its problem, and writes one line about it."""
 
-    def __init__(self, app: ASGIApp, *, draining: Callable[[], bool]) -> None:
+    def __init__(self, app: ASGIApp, *, draining: Callable[[], bool], route_of: Callable[[str], str | None]) -> None:
         self.app = app
         self.draining = draining
+        self.route_of = route_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
@@ -66,6 +67,8 @@ class Edge:
         try:
             await self._answer(scope, exchange, receive, send)
         finally:
+            if exchange.route is None:  # refused before it got there
+                exchange.route = self.route_of(scope["path"])
             _log_access(exchange, time.perf_counter() - began)
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:

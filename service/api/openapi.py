@@ -164,7 +164,18 @@ def _responses(endpoint: routes.Endpoint[Any], schemas: dict[str, Any]) -> dict[
                 "content": {PROBLEM_JSON: {"schema": _problem_schema(codes)}},
             },
         )
+    if endpoint.makes:
+        for response in responses.values():
+            response["headers"] = {"Idempotency-Key": _header("The key in force: the caller's, or one made for it.")}
+        good = responses[str(endpoint.status)]["headers"]
+        good["Idempotent-Replayed"] = _header("`true` where this very request did not make the answer.")
+        if endpoint.status != HTTPStatus.OK:
+            good["Location"] = _header("Where what was made is found.")
     return responses
+
+
+def _header(description: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "string"}}
 
 
 def _problem_schema(codes: list[str]) -> dict[str, Any]:

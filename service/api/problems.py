@@ -40,7 +40,7 @@ def problem_response(error: OnceboxError, *, key_sent: bool = True) -> Response:
     shown = problem(error, key_sent=key_sent)
     response = Response(msgspec.json.encode(shown), status_code=error.status, media_type=PROBLEM_JSON)
     if error.retry_after is not None or shown.retryable:
-        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 1)))
+        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 0)))
     if isinstance(error, Unauthenticated):
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

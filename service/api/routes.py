@@ -205,3 +205,11 @@ def starlette_routes(core: Core, endpoints: Sequence[Endpoint[Any]]) -> list[Rou
         for path in endpoint.paths:
             paths.setdefault(path, []).append(endpoint)
     return [Route(path, Path(core, served[0].shown_path, served)) for path, served in paths.items()]
+
+
+def route_of(served: Sequence[Route], path: str) -> str | None:
+    """The template of the route that has ``path``; None where there is none."""
+    for route in served:
+        if route.path_regex.match(path) and isinstance(route.endpoint, Path):
+            return route.endpoint.route
+    return None

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from service.api.application import Application
+from service.api.auth import Authenticator
 from service.core.answers import Answer, Event, ExecEvent, RawOutput
 from service.core.app import Core
 from service.messages import (
@@ -70,8 +71,16 @@ class FakeCore:
         """What the last call was asked."""
         return self.calls[-1][1]
 
-    def app(self, settings: Settings | None = None, *, manages_core: bool = False) -> Application:
-        return Application(cast(Core, self), settings or Settings(), manages_core=manages_core)
+    def app(
+        self,
+        settings: Settings | None = None,
+        *,
+        manages_core: bool = False,
+        authenticator: Authenticator | None = None,
+    ) -> Application:
+        return Application(
+            cast(Core, self), settings or Settings(), manages_core=manages_core, authenticator=authenticator
+        )
 
     async def readiness(self) -> list[str]:
         return self.reasons

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -116,6 +117,37 @@ def test_keys_that_were_asked_for_are_never_left_out() -> None:
         FakeCore().app(Settings(tenants="tenants.toml"))
 
 
+# -- who is asking
+
+
+class OneKey:
+    def authenticate(self, headers: Mapping[str, Sequence[str]]) -> str:
+        if headers.get("authorization") == ["Bearer right"]:
+            return "acme"
+        raise errors.Unauthenticated
+
+
+async def test_the_tenant_is_whose_key_it_is() -> None:
+    core = FakeCore()
+    got = await ask(
+        core.app(authenticator=OneKey()), "GET", "/v1/sandboxes", headers=[("Authorization", "Bearer right")]
+    )
+    assert (got.status, core.asked["tenant"]) == (200, "acme")
+
+
+@pytest.mark.parametrize("target", ["/v1/sandboxes", "/exec-jobs/cmd_x", "/nowhere"])
+async def test_without_a_key_nothing_is_told(target: str) -> None:
+    core = FakeCore()
+    got = await ask(core.app(authenticator=OneKey()), "GET", target)
+    assert (got.status, got.json["code"], got.headers["www-authenticate"]) == (401, "UNAUTHENTICATED", "Bearer")
+    assert core.calls == []
+
+
+@pytest.mark.parametrize("target", ["/healthz", "/readyz", "/openapi.json", "/docs"])
+async def test_probes_and_documents_need_no_key(target: str) -> None:
+    assert (await ask(FakeCore().app(authenticator=OneKey()), "GET", target)).status == 200
+
+
 # -- large heads
 
 
@@ -156,6 +188,10 @@ async def test_one_line_a_request_without_secrets(caplog: pytest.LogCaptureFixtu
     assert [line["status"] for line in lines] == [422, 202, 200, 404]
     assert lines[2]["route"] == "/v1/exec-jobs/{command_id}"
     assert lines[3]["route"] is None
+    refused = await ask(FakeCore().app(), "POST", "/exec-jobs", headers=[("content-type", "text/plain")])
+    assert refused.status == 415
+    last = msgspec.json.decode(caplog.records[-1].getMessage())
+    assert last["route"] == "/v1/exec-jobs", "a request that was refused on its way has its route too"
 
 
 async def test_probes_leave_no_lines_unless_they_fail(caplog: pytest.LogCaptureFixture) -> None:
