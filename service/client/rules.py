@@ -57,6 +57,16 @@ class Terms:
     sent: deque[str] = field(default_factory=lambda: deque(maxlen=256))
     """The ids of the latest requests."""
 
+    def patience(self, timeout: float, deadline: float | None) -> None:
+        """Sets how long to wait: seconds, both.
+
+        Raises:
+            ValueError: one of them is no such time.
+        """
+        if timeout <= 0 or (deadline is not None and deadline < 0):
+            raise ValueError("timeout is more than 0 seconds, deadline at least 0 seconds or None")
+        self.timeout, self.deadline = timeout, deadline
+
 
 class Deadline:
     """A point in time, or none; it moves by the time that the machine was asleep."""

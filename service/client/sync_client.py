@@ -36,7 +36,7 @@ class Client:
             request: ``job.result()`` has a timeout of its own.
 
     Raises:
-        ValueError: ``url`` or ``api_key`` can't be used.
+        ValueError: an argument can't be used.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Client:
         hooks = _hooks or Hooks()
         self._target = target(url, api_key)
         terms = hooks.terms
-        terms.timeout, terms.deadline = timeout, deadline
+        terms.patience(timeout, deadline)
         self._calls = Calls(terms)
         self._driver = SyncDriver(hooks.sync_sender(self._target), hooks.sleep)
 

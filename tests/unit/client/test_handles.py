@@ -24,8 +24,9 @@ from service.client import (
     Sandbox,
     SandboxNotFound,
 )
+from service.client.steps import Answer
 from tests.unit.client.fake_service import FakeService, Script, answer, problem
-from tests.unit.client.scripted import DROPPED, Scripted, body, done, job, sandbox
+from tests.unit.client.scripted import DROPPED, Scripted, body, done, job, read, sandbox
 from tests.unit.client.virtual import Clock, Undisturbed, hooks
 
 Pair = tuple[type[Any], type[Any]]
@@ -231,6 +232,47 @@ def test_status_looks_once() -> None:
     assert handle.status().exit_code == 0
     assert "limit=1024" in network.requests[0].path
     assert handle.output_complete
+
+
+async def test_the_asynchronous_job_does_all_of_it_too(tmp_path: Path) -> None:
+    data = b"one \xff two"
+    _, _, client = served(make=Script(blocks=((0.0, data),), ends=2.0, exit_code=3))
+    job = await (await client.create_sandbox()).submit("make")
+
+    assert (await job.status()).state is JobState.RUNNING
+    assert (await job.output_to(tmp_path / "log")).exit_code == 3
+    assert (tmp_path / "log").read_bytes() == data
+    assert [chunk async for chunk in job.stream(follow=False)] == ["one \ufffd two"]
+    assert job.cursor is not None
+    with pytest.raises(CommandFailed):
+        await job.result(check=True)
+
+
+def replaced() -> list[Answer]:
+    """An output that is replaced by a shorter one, as text and as bytes."""
+    return [
+        read(output="bG9uZyB0ZXh0", cursor="c1", encoding="base64"),
+        read(output="bG9uZw==", cursor="c2", encoding="base64", replace=True),
+        done(encoding="base64"),
+    ]
+
+
+async def test_a_stream_gives_what_it_held_back_at_its_end() -> None:
+    said = [b"long text", b"long"]
+
+    assert list(Scripted(*replaced()).client().job("cmd_1").stream_bytes()) == said
+    assert list(Scripted(*replaced()).client().job("cmd_1").stream()) == [chunk.decode() for chunk in said]
+    handle = Scripted(*replaced()).async_client().job("cmd_1")
+    assert [chunk async for chunk in handle.stream_bytes()] == said
+    handle = Scripted(*replaced()).async_client().job("cmd_1")
+    assert [chunk async for chunk in handle.stream()] == [chunk.decode() for chunk in said]
+
+
+@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": -1}, {"deadline": -1}])
+def test_times_that_are_none_are_refused(options: dict[str, Any]) -> None:
+    for cls in (Client, AsyncClient):
+        with pytest.raises(ValueError, match="seconds"):
+            cls(**options)
 
 
 # Map
