@@ -1,0 +1,142 @@
+"""What the model of a job's submission is about: who takes part, what can go wrong, and what stands where.
+
+Two replicas and callers that retry one key. Messages to execd come late, doubled or never, replies are lost, a
+replica stops at any step and goes on later, Redis is emptied or falls back to an older state, the container comes
+back with another file system or with the same, a job wipes the fence directory, the disk is full for a while, a
+wrapper or a void dies half-way, callers cancel, old fences are cleaned away.
+
+The claim moves only as `service.core.states.SCRIPTS` allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from service.core.states import SCRIPTS, ClaimState
+
+C, D, U = ClaimState.CLAIMED, ClaimState.DISPATCHED, ClaimState.UNKNOWN
+REFUSED, VOIDED, ACCEPTED = ClaimState.REFUSED, ClaimState.VOIDED, ClaimState.ACCEPTED
+RUNNING, ENDED, CLOSED = ClaimState.RUNNING, ClaimState.ENDED, ClaimState.CLOSED
+
+MAX_ATTEMPT = 3
+
+
+class Claim(NamedTuple):
+    """The record. `met`: what the engine command that it follows met; `why`: how it was closed."""
+
+    state: ClaimState
+    attempt: int
+    token: int
+    boot: int = 0
+    cancel: bool = False
+    met: str = ""
+    why: str = ""
+
+
+class Owner(NamedTuple):
+    """What a replica is at. `token` is the claim's, random: no two tries have the same."""
+
+    attempt: int
+    token: int
+    phase: str
+    boot: int = 0
+
+
+class Message(NamedTuple):
+    """A submission on its way to execd. `copies` more may arrive."""
+
+    attempt: int
+    token: int
+    boot: int
+
+
+class Wrapper(NamedTuple):
+    """A wrapper that has begun: it has `compared` the mark, or `made` its fence."""
+
+    message: Message
+    phase: str
+
+
+class Budget(NamedTuple):
+    """How often each trouble may still happen."""
+
+    calls: int = 2
+    copies: int = 0
+    flushes: int = 0
+    swaps: int = 0
+    restarts: int = 0
+    wipes: int = 0
+    full: int = 0
+    deaths: int = 0
+    cancels: int = 0
+    cleans: int = 0
+    rollbacks: int = 0
+    crashes: int = 1
+
+
+class State(NamedTuple):
+    """All of it at one moment. Marks and starts are numbers; mark 0 is none at all."""
+
+    left: Budget
+    claim: Claim | None = None
+    saved: Claim | None = None
+    owners: tuple[Owner | None, Owner | None] = (None, None)
+    messages: tuple[Message, ...] = ()
+    wrappers: tuple[Wrapper, ...] = ()
+    replies: frozenset[tuple[int, str]] = frozenset()
+    fences: frozenset[tuple[int, str]] = frozenset()
+    mark: int = 0
+    starts: tuple[int, ...] = ()
+    """Of each mark, when the first process started at that time."""
+    start: int = 1
+    full: bool = False
+    alive: frozenset[int] = frozenset()
+    ran: frozenset[int] = frozenset()
+    runs: int = 0
+    tokens: int = 0
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class World:
+    """What may go wrong, and the rules that are left out."""
+
+    budget: Budget
+    left_out: frozenset[str] = frozenset()
+    fences: bool = True
+    """Whether the sandbox can hold a mark at all."""
+    fine: bool = False
+    """Wrappers take their steps one by one; needed only where something can happen in between."""
+    marked: bool = False
+    """The mark was made when the sandbox became ready."""
+    moves: set[tuple[str, ClaimState | None, ClaimState]] = field(default_factory=set)
+    """The moves of the claim that were made."""
+
+    def without(self, *rules: str) -> World:
+        """The same world with rules left out."""
+        return replace(self, left_out=frozenset(rules))
+
+    def has(self, rule: str) -> bool:
+        return rule not in self.left_out
+
+    def write(self, script: str, s: State, to: ClaimState, **change: object) -> State:
+        """The claim after a script, which the real table must allow."""
+        source = s.claim.state if s.claim else None
+        assert to in SCRIPTS[script].get(source, ()), f"{script}: {source} -> {to} is not in the table"
+        self.moves.add((script, source, to))
+        if s.claim is None:
+            return s._replace(claim=Claim(to, **change))  # type: ignore[arg-type]
+        return s._replace(claim=s.claim._replace(state=to, **change))
+
+
+Step = tuple[str, State]
+
+
+def spend(s: State, what: str) -> State:
+    return s._replace(left=s.left._replace(**{what: getattr(s.left, what) - 1}))
+
+
+def kind_of(s: State, attempt: int) -> str | None:
+    """What the fence of an attempt is."""
+    return next((kind for number, kind in s.fences if number == attempt), None)

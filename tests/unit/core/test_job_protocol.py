@@ -1,0 +1,155 @@
+"""A job runs once, and what is said of it is true, in every interleaving; and each rule is needed for that.
+
+The parties' steps and the claim's moves are in `job_protocol`; `service.core.states.SCRIPTS` is the table they use.
+"""
+
+import pytest
+
+from service.core.states import SCRIPTS, ClaimState
+from tests.unit.core.job_protocol import explore
+from tests.unit.core.job_world import Budget, World
+
+WORLDS = {
+    "Redis is emptied": World(Budget(calls=3, flushes=1, crashes=0)),
+    "Redis is emptied, a message is doubled": World(Budget(copies=1, flushes=1)),
+    "Redis falls back": World(Budget(copies=1, rollbacks=1, crashes=0)),
+    "the file system is replaced": World(Budget(copies=1, swaps=1)),
+    "the container is restarted": World(Budget(copies=1, restarts=1, swaps=1, crashes=0)),
+    "a job wipes the directory": World(Budget(copies=1, wipes=1, restarts=1, crashes=0), fine=True, marked=True),
+    "a job wipes the directory of a container that stays": World(Budget(copies=1, wipes=1), fine=True, marked=True),
+    "the disk is full, and some die half-way": World(Budget(copies=1, full=1, deaths=1, crashes=0), marked=True),
+    "a caller cancels": World(Budget(copies=1, cancels=1)),
+    "fences are cleaned away": World(Budget(copies=1, cleans=1, flushes=1)),
+    "no fence can be made": World(Budget(copies=1, flushes=1), fences=False),
+}
+
+Move = tuple[str, ClaimState | None, ClaimState]
+
+TWICE = "the command ran twice"
+STILL_RUNS = "lost, but it still runs"
+
+RULES: list[tuple[str, tuple[str, ...], str, str]] = [
+    # Rule 1
+    ("refusal", ("refusal keeps the attempt",), "Redis is emptied", TWICE),
+    ("takeover", ("a takeover keeps the attempt",), "Redis is emptied", TWICE),
+    # Rule 2
+    (
+        "the void's mark",
+        ("a void counts under its mark alone",),
+        "the file system is replaced",
+        "voided, but it ran",
+    ),
+    (
+        "a wiped directory",
+        ("a wiped directory proves nothing", "the living are looked for"),
+        "a job wipes the directory of a container that stays",
+        STILL_RUNS,
+    ),
+    ("the living", ("the living are looked for",), "a job wipes the directory", STILL_RUNS),
+    # Rule 3
+    (
+        "comparing first",
+        ("the wrapper compares the mark first",),
+        "the file system is replaced",
+        TWICE,
+    ),
+    ("comparing again", ("the wrapper compares again",), "a job wipes the directory", TWICE),
+    (
+        "not sending again",
+        ("what met another mark is not sent again",),
+        "the file system is replaced",
+        TWICE,
+    ),
+    # Rule 4
+    (
+        "an acknowledged claim",
+        ("nothing is sent without an acknowledged claim",),
+        "a caller cancels",
+        "cancelled before it started, but it ran",
+    ),
+    ("sending once", ("nothing is sent twice",), "the file system is replaced", TWICE),
+    # Rule 5
+    (
+        "a fence or no run",
+        ("where there is a mark there is a fence or no run",),
+        "the disk is full, and some die half-way",
+        "voided, but it ran",
+    ),
+    # What the texts are made of
+    (
+        "one step for a void",
+        ("a void is made in one step",),
+        "the disk is full, and some die half-way",
+        "followed, but it never ran",
+    ),
+    (
+        "cleaning late",
+        ("cleaning waits for what is under way",),
+        "fences are cleaned away",
+        TWICE,
+    ),
+    ("cleaning after the claim", ("cleaning waits for the claim",), "fences are cleaned away", TWICE),
+]
+
+NOT_EXPLORED: dict[str, set[Move]] = {
+    "a lease that is renewed or given back changes nothing here": {
+        ("renew", ClaimState.CLAIMED, ClaimState.CLAIMED),
+        ("renew", ClaimState.DISPATCHED, ClaimState.DISPATCHED),
+        ("release", ClaimState.CLAIMED, ClaimState.CLAIMED),
+    },
+    "a follower that has nothing new": {
+        ("advance", state, state)
+        for state in (ClaimState.UNKNOWN, ClaimState.ACCEPTED, ClaimState.RUNNING, ClaimState.ENDED)
+    },
+    "two moves of the model in one": {
+        ("advance", ClaimState.UNKNOWN, ClaimState.ACCEPTED),
+        ("advance", ClaimState.UNKNOWN, ClaimState.ENDED),
+        ("advance", ClaimState.UNKNOWN, ClaimState.REFUSED),
+        ("advance", ClaimState.ACCEPTED, ClaimState.ENDED),
+        ("advance", ClaimState.RUNNING, ClaimState.CLOSED),
+        ("restore", None, ClaimState.ENDED),
+    },
+    "sandboxes only, as the script itself holds": {
+        ("reopen", ClaimState.UNKNOWN, ClaimState.CLAIMED),
+    },
+}
+"""Why -> moves of a job that are in the table and not in the model."""
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_protocol_holds(name: str) -> None:
+    found = explore(WORLDS[name])
+    assert found.faults == {}
+    assert found.states > 1_000
+
+
+@pytest.mark.parametrize(("rules", "world", "fault"), [rule[1:] for rule in RULES], ids=[rule[0] for rule in RULES])
+def test_without_the_rule_it_does_not_hold(rules: tuple[str, ...], world: str, fault: str) -> None:
+    found = explore(WORLDS[world].without(*rules), until=fault)
+    assert found.faults.get(fault), found.faults
+
+
+def test_what_stays_is_redis_emptied_and_the_file_system_replaced_both_at_once() -> None:
+    found = explore(World(Budget(flushes=1, swaps=1, crashes=0)), until=TWICE)
+    assert {"Redis is emptied", "the container comes back with a new file system"} <= set(found.faults[TWICE])
+
+
+def test_every_move_of_a_job_that_the_table_allows_is_explored() -> None:
+    made: set[Move] = set()
+    for budget in (
+        Budget(flushes=1, swaps=1, crashes=0),
+        Budget(copies=1, crashes=0),
+        Budget(cancels=1),
+        Budget(copies=1, full=1, deaths=1, crashes=0),
+    ):
+        world = World(budget, marked=True)
+        explore(world)
+        made |= world.moves
+    allowed = {
+        (script, source, to)
+        for script, moves in SCRIPTS.items()
+        for source, targets in moves.items()
+        for to in targets
+        if ClaimState.DONE not in (source, to)  # sandboxes
+    }
+    assert made | set[Move]().union(*NOT_EXPLORED.values()) == allowed
