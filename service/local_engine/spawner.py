@@ -154,7 +154,10 @@ class Spawner:
                 break
             request = json.loads(self.incoming[4 : 4 + size])
             del self.incoming[: 4 + size]
-            getattr(self, "on_" + request["op"])(request)
+            try:
+                getattr(self, "on_" + request["op"])(request)
+            except OSError as error:  # no more processes or files to be had: this start fails, nothing else does
+                self.started(request, {"errno": error.errno or 11, "stage": "exec"})
         return True
 
     def send(self, message: dict[str, Any]) -> None:
@@ -190,7 +193,12 @@ class Spawner:
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         sandbox = request.get("ns", 0)
         pidfd = self.namespaces.get(sandbox, -1)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(read)
+            os.close(write)
+            raise
         if pid == 0:
             self.start_in_child(request, write, sandbox, pidfd)
         os.close(write)
@@ -259,7 +267,8 @@ class Spawner:
         """Answer a start; that of a sandbox is answered when its entrypoint runs."""
         info = request.get("info")
         if info is None:
-            self.send({"tag": request["tag"], **result})
+            if "tag" in request:
+                self.send({"tag": request["tag"], **result})
             return
         launch, write, text = self.infos[info]
         os.close(write)

@@ -153,6 +153,15 @@ def test_a_read_only_volume_can_not_be_written(engine: RunningEngine) -> None:
     assert "Read-only" in engine.create(volumes=[mount]).output("touch /data/x")
 
 
+@only_bwrap
+def test_a_volume_that_can_not_be_mounted_fails_the_create_and_says_why(engine: RunningEngine) -> None:
+    body = {**CREATE, "volumes": [volume(engine, "alice", "workspace", "/usr/nowhere")]}
+    answer = engine.call("POST", "/v1/sandboxes", body)
+    assert (answer.status, answer.json["code"]) == (500, "DOCKER::SANDBOX_START_FAILED")
+    assert "/usr/nowhere" in answer.json["message"]
+    assert engine.call("GET", "/v1/sandboxes").json["items"] == []
+
+
 @only_plain
 def test_plain_mode_says_what_it_is_and_starts_in_the_workspace(engine: RunningEngine) -> None:
     assert "WARNING" in engine.process.stderr
@@ -213,7 +222,7 @@ def test_expiry_is_enforced_and_can_be_moved(engine: RunningEngine) -> None:
     sandbox, kept = engine.create(), engine.create()
     seconds = unique()
     sandbox.submit(f"exec sleep {seconds}")
-    soon = (datetime.now(UTC) + timedelta(seconds=0.7)).isoformat()
+    soon = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
     answer = engine.call("POST", f"{sandbox.path}/renew-expiration", {"expiresAt": soon})
     assert answer.status == 200
     assert engine.call("GET", sandbox.path).status == 200
