@@ -135,6 +135,14 @@ def test_a_full_disk_is_a_sentence() -> None:
     assert all_gone("yes full-disk")
 
 
+@pytest.mark.parametrize("closed", ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"))
+def test_closed_standard_streams_do_no_harm(closed: str) -> None:
+    result = shell(f"oncebox run -- sh -c 'echo out; exit 3' {closed}; echo $?")
+
+    assert result.stdout == (b"3\n" if ">&-" in closed.split() else b"out\n3\n")
+    assert result.stderr == b""
+
+
 def test_a_reader_that_does_not_read_does_not_keep_ctrl_c_from_working() -> None:
     with subprocess.Popen(
         [*ONCEBOX, "run", "--", "yes", "nobody-reads"],
