@@ -219,6 +219,17 @@ class Execd(Place):
         assert name
         return name
 
+    def foreground(self, text: str, env: dict[str, str]) -> None:
+        """Run a text in the foreground, up to its terminal event (the stream stays open longer)."""
+        connection, response = self._open("POST", "/command", {"command": text, "envs": env})
+        try:
+            for line in response:
+                if line.strip() and json.loads(line).get("type") in ("execution_complete", "error"):
+                    return
+        finally:
+            connection.close()
+        raise AssertionError("the stream ended before the command")
+
     def wait(self, name: str, limit: float = 30.0) -> tuple[int, int]:
         """The exit code of a command, and the size of its status."""
         deadline = time.monotonic() + limit
