@@ -107,7 +107,7 @@ def bwrap_arguments(
     for path in tools:
         arguments += ["--ro-bind-try", str(path), str(path)]
     for path in hidden:
-        if path.parts[1:2] and path.parts[1] not in private:
+        if path.parts[1] not in private or any(tool in path.parents for tool in tools):
             arguments += ["--tmpfs", str(path)]
     for mount in sorted(mounts, key=lambda mount: mount.target.count("/")):
         arguments += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]

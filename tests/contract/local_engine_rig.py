@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -189,6 +190,16 @@ class RunningSandbox:
 
     def delete(self) -> Answer:
         return self.engine.call("DELETE", self.path)
+
+
+@contextlib.contextmanager
+def shared_engine(folder: Path, *options: str | Path) -> Iterator[RunningEngine]:
+    """An engine for the tests of a whole module, which keep to sandboxes of their own."""
+    spawn = Spawner(folder)
+    try:
+        yield RunningEngine(spawn, *options, root=folder / "engine")
+    finally:
+        spawn.kill_all()
 
 
 BWRAP_MISSING = "" if shutil.which("bwrap") else "bwrap is not installed: sandboxes are plain processes here"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract.local_engine_rig import CREATE, Answer, RunningEngine, RunningSandbox, call
+from tests.contract.local_engine_rig import CREATE, Answer, RunningEngine, RunningSandbox, call, shared_engine
 from tests.support.processes import Spawner
 
 CUT = (ConnectionError, http.client.HTTPException)
@@ -23,9 +23,16 @@ def engine(spawn: Spawner, tmp_path: Path) -> RunningEngine:
     return RunningEngine(spawn, root=tmp_path / "engine")
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    """For tests that keep to one sandbox, and order faults that they use up."""
+    with shared_engine(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
 @pytest.fixture
-def sandbox(engine: RunningEngine) -> RunningSandbox:
-    return engine.create()
+def sandbox(shared: RunningEngine) -> RunningSandbox:
+    return shared.create()
 
 
 def order(engine: RunningEngine, **fault: Any) -> None:
@@ -136,7 +143,8 @@ def test_open_streams_break_when_the_daemon_dies(sandbox: RunningSandbox) -> Non
 
 
 @pytest.mark.parametrize("filesystem", ["kept", "new"])
-def test_a_restarted_container_has_new_processes_and_perhaps_new_files(engine: RunningEngine, filesystem: str) -> None:
+def test_a_restarted_container_has_new_processes_and_perhaps_new_files(shared: RunningEngine, filesystem: str) -> None:
+    engine = shared
     mount = {"name": "v", "pvc": {"claimName": "data"}, "mountPath": "/data"}
     sandbox = engine.create(volumes=[mount])
     started = "cut -d' ' -f22 /proc/1/stat"
@@ -155,9 +163,9 @@ def test_a_restarted_container_has_new_processes_and_perhaps_new_files(engine: R
         assert sandbox.output(started) != before
 
 
-def test_reading_a_large_log_at_once_kills_the_daemon_and_ranges_do_not(engine: RunningEngine) -> None:
+def test_reading_a_large_log_at_once_kills_the_daemon_and_ranges_do_not(shared: RunningEngine) -> None:
     """It holds three copies of what it reads: more than the sandbox's memory is its end."""
-    sandbox = engine.create(resourceLimits={"cpu": "1", "memory": "16Mi"})
+    sandbox = shared.create(resourceLimits={"cpu": "1", "memory": "16Mi"})
     command = sandbox.submit("head -c 8000000 /dev/zero")
     sandbox.wait(command)
     path = f"/tmp/{command}.output"

@@ -8,27 +8,37 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.contract.local_engine_rig import BWRAP_MISSING, CREATE, KEY, RunningEngine, RunningSandbox, call
+from tests.contract.local_engine_rig import (
+    BWRAP_MISSING,
+    CREATE,
+    KEY,
+    RunningEngine,
+    RunningSandbox,
+    call,
+    shared_engine,
+)
 from tests.support.processes import Spawner
 
 needs_bwrap = pytest.mark.skipif(bool(BWRAP_MISSING), reason=BWRAP_MISSING or "bwrap is there")
 
 
-@pytest.fixture(params=["bwrap", "plain"])
-def engine(spawn: Spawner, tmp_path: Path, request: pytest.FixtureRequest) -> RunningEngine:
+@pytest.fixture(scope="module", params=["bwrap", "plain"])
+def engine(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[RunningEngine]:
+    """One for all tests of a mode: each has sandboxes and owners of its own."""
     if request.param == "bwrap" and BWRAP_MISSING:
         pytest.skip(BWRAP_MISSING)
-    return RunningEngine(spawn, "--isolation", request.param, root=tmp_path / "engine")
+    with shared_engine(tmp_path_factory.mktemp(request.param), "--isolation", request.param) as running_engine:
+        yield running_engine
 
 
-only_bwrap = pytest.mark.parametrize("engine", ["bwrap"], indirect=True)
-only_plain = pytest.mark.parametrize("engine", ["plain"], indirect=True)
+only_bwrap = pytest.mark.parametrize("engine", ["bwrap"], indirect=True, scope="module")
+only_plain = pytest.mark.parametrize("engine", ["plain"], indirect=True, scope="module")
 
 
 def eventually(condition: Callable[[], object], timeout: float = 10.0) -> None:
@@ -141,9 +151,9 @@ def test_a_claims_volume_is_shared_by_its_name(engine: RunningEngine) -> None:
 
 
 def test_a_volume_that_a_link_leads_out_of_is_refused(engine: RunningEngine) -> None:
-    (engine.volume_root / "alice").mkdir(parents=True)
-    (engine.volume_root / "alice/out").symlink_to("/etc")
-    answer = engine.call("POST", "/v1/sandboxes", {**CREATE, "volumes": [volume(engine, "alice", "out", "/workspace")]})
+    (engine.volume_root / "carol").mkdir(parents=True)
+    (engine.volume_root / "carol/out").symlink_to("/etc")
+    answer = engine.call("POST", "/v1/sandboxes", {**CREATE, "volumes": [volume(engine, "carol", "out", "/workspace")]})
     assert (answer.status, answer.json["code"]) == (400, "VOLUME::INVALID_SUB_PATH")
 
 
@@ -155,11 +165,12 @@ def test_a_read_only_volume_can_not_be_written(engine: RunningEngine) -> None:
 
 @only_bwrap
 def test_a_volume_that_can_not_be_mounted_fails_the_create_and_says_why(engine: RunningEngine) -> None:
-    body = {**CREATE, "volumes": [volume(engine, "alice", "workspace", "/usr/nowhere")]}
+    mounts = [volume(engine, "alice", "workspace", "/usr/nowhere")]
+    body = {**CREATE, "volumes": mounts, "metadata": {"mount": "impossible"}}
     answer = engine.call("POST", "/v1/sandboxes", body)
     assert (answer.status, answer.json["code"]) == (500, "DOCKER::SANDBOX_START_FAILED")
     assert "/usr/nowhere" in answer.json["message"]
-    assert engine.call("GET", "/v1/sandboxes").json["items"] == []
+    assert engine.call("GET", "/v1/sandboxes?metadata=mount%3Dimpossible").json["items"] == []
 
 
 @only_plain
@@ -197,8 +208,9 @@ def test_a_whole_process_group_is_ended(engine: RunningEngine, how: str) -> None
     eventually(lambda: not running(seconds))
 
 
-@only_bwrap
-def test_the_engine_ends_when_its_helper_does(engine: RunningEngine) -> None:
+@needs_bwrap
+def test_the_engine_ends_when_its_helper_does(spawn: Spawner, tmp_path: Path) -> None:
+    engine = RunningEngine(spawn, "--isolation", "bwrap", root=tmp_path / "engine")
     seconds = unique()
     engine.create(entrypoint=["sleep", seconds])
     helper = next(pid for pid in running("-I") if parent_of(pid) == engine.process.pid)

@@ -6,10 +6,10 @@ from pathlib import Path
 from service.local_engine.isolation import PRIVATE, Layout, Mount, bwrap_arguments, link_mounts, tool_directories
 
 
-def arguments(layout: Layout, mounts: list[Mount], hidden: list[Path]) -> str:
+def arguments(layout: Layout, mounts: list[Mount], hidden: list[Path], tools: tuple[Path, ...] = ()) -> str:
     with os.scandir("/") as entries:
         top = list(entries)
-    words = bwrap_arguments(layout, mounts, hostname="h", as_root=False, hidden=hidden, tools=[], top=top)
+    words = bwrap_arguments(layout, mounts, hostname="h", as_root=False, hidden=hidden, tools=tools, top=top)
     return " ".join(words)
 
 
@@ -33,6 +33,10 @@ def test_the_engines_own_directories_are_hidden_where_they_would_show(tmp_path: 
     line = arguments(Layout(tmp_path), [], [Path("/var/lib/engine"), Path("/tmp/engine")])
     assert "--tmpfs /var/lib/engine" in line
     assert "--tmpfs /tmp/engine" not in line  # /tmp is the sandbox's own already
+    tools = (Path("/home/me/.local"),)
+    line = arguments(Layout(tmp_path), [], [Path("/home/me/.local/share/engine"), Path("/home/me/engine")], tools)
+    assert "--tmpfs /home/me/.local/share/engine" in line
+    assert "--tmpfs /home/me/engine" not in line
 
 
 def test_tools_of_the_home_directory_are_those_that_path_names(tmp_path: Path) -> None:
