@@ -17,7 +17,7 @@ _FORGOTTEN: list[object] = []
 
 
 class _Pool:
-    """The session of one event loop."""
+    """The session of one event loop. Holds the loop, so that no other gets its `id`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> None:
         self.loop = loop
@@ -43,7 +43,7 @@ class AsyncTransport:
             self._begin()
         loop = asyncio.get_running_loop()
         known = self._pools.get(id(loop))
-        if known is not None and known.loop is loop:
+        if known is not None:
             return known
         pool = self._pools[id(loop)] = _Pool(loop, self._open())
         await self._drop_closed_loops()

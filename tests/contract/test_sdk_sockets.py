@@ -215,22 +215,21 @@ FORKED_ASYNC = """
 import asyncio, os, sys
 from oncebox import AsyncClient
 client = AsyncClient(sys.argv[1])
+loop = asyncio.new_event_loop()
 async def look(close=False):
     [box async for box in client.sandboxes()]
     if close:
         await client.close()
-async def main():
-    await look()
-    child = os.fork()
-    if child == 0:
-        try:
-            asyncio._set_running_loop(None)
-            asyncio.run(look(close=True))
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    await look(close=True)
-asyncio.run(main())
+loop.run_until_complete(look())
+child = os.fork()
+if child == 0:
+    try:
+        loop.run_until_complete(look(close=True))
+    finally:
+        os._exit(0)
+os.waitpid(child, 0)
+loop.run_until_complete(look(close=True))
+loop.close()
 """
 
 
