@@ -62,10 +62,17 @@ class Caller:
         await self._session.close()
 
     async def send(
-        self, method: str, url: str, *, json: Any = None, key: str | None = None, patience: float | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        json: Any = None,
+        key: str | None = None,
+        patience: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """One request, sent once; `NOTHING` where the connection or the patience came to an end first."""
-        headers = {"Idempotency-Key": key} if key is not None else {}
+        headers = {**(headers or {}), **({"Idempotency-Key": key} if key is not None else {})}
         timeout = aiohttp.ClientTimeout(total=patience) if patience is not None else None
         try:
             async with self._session.request(method, url, json=json, headers=headers, timeout=timeout) as reply:

@@ -263,7 +263,20 @@ class Rig:
         """What was executed: how often each mark was written."""
         return Counter(self._ledger.read_text().split()) if self._ledger.exists() else Counter()
 
+    async def submissions(self, replica: Replica, sandbox_id: str) -> int:
+        """How many jobs the daemon of a private sandbox was told to start: each leaves an output file."""
+        counting = {"sandbox_id": sandbox_id, "command": "ls /tmp | grep -c '[.]output$'"}
+        answer = await self.caller.send("POST", f"{replica.url}/v1/exec", json=counting)
+        assert answer.status == 200, answer
+        return int(answer.body["stdout"])
+
     # -- the engine's controls
+
+    async def delete_at_engine(self, sandbox_id: str) -> None:
+        """Somebody else deletes a sandbox: the service does not know."""
+        url = f"{self.engine.url}/v1/sandboxes/{sandbox_id}"
+        answer = await self.caller.send("DELETE", url, headers={"OPEN-SANDBOX-API-KEY": ENGINE_KEY})
+        assert answer.status == 204, answer
 
     async def order_fault(self, **fields: Any) -> None:
         """Orders a fault at the engine (`service.local_engine.dev_controls`)."""

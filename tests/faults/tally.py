@@ -24,6 +24,12 @@ def tries(*, short: int, long: int, timeout: int = 900) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("tries", [pytest.param(short, id="short"), full])
 
 
+def batches(prefix: str, count: int, size: int) -> list[list[str]]:
+    """So many marks, cut into batches."""
+    marks = [f"{prefix}{number}" for number in range(count)]
+    return [marks[start : start + size] for start in range(0, count, size)]
+
+
 @dataclass
 class Tally:
     """Counts of one fault."""

@@ -1,4 +1,4 @@
-"""Answers that are lost, requests that come twice, daemons, containers and data that go: no second run, an end for all."""
+"""Answers lost, requests doubled, daemons, containers and data gone: no second run, and an end for every job."""
 
 import asyncio
 import itertools
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.faults.caller import Answer
-from tests.faults.rig import ENGINE_KEY, LEASE, Rig
+from tests.faults.rig import LEASE, Rig
 from tests.faults.tally import Tally, tries
 from tests.support.network_plan import Action, Duplicate, Fault
 
@@ -42,14 +42,6 @@ async def noted(rig: Rig, marks: list[str]) -> None:
     async with asyncio.timeout(20):
         while not all(rig.runs()[mark] for mark in marks):
             await asyncio.sleep(0.02)
-
-
-async def delete_at_engine(rig: Rig, sandbox_id: str) -> None:
-    """Somebody else deletes the sandbox: the service does not know."""
-    async with rig.caller._session.delete(  # noqa: SLF001
-        f"{rig.engine.url}/v1/sandboxes/{sandbox_id}", headers={"OPEN-SANDBOX-API-KEY": ENGINE_KEY}
-    ) as reply:
-        assert reply.status == 204
 
 
 # -- answers that are lost
@@ -155,7 +147,7 @@ async def test_execd_restarted__the_job_has_its_end_and_its_output(rig: Rig, tri
         (rig.engine.volume_root / "ledger" / "workspace" / "go").touch()
         await tally.audit(rig, rig.urls[1], ids(some, answers))
         (rig.engine.volume_root / "ledger" / "workspace" / "go").unlink()
-        await asyncio.gather(*(delete_at_engine(rig, place) for place in places))
+        await asyncio.gather(*(rig.delete_at_engine(place) for place in places))
     tally.check()
 
 
@@ -271,7 +263,7 @@ async def test_the_container_is_restarted_between_dispatch_and_reconcile(rig: Ri
         assert (again.command_id, again.body["state"]) == (answer.command_id, "lost")
         if rig.runs()[mark] != 1:
             tally.wrong("duplicates", mark)
-        await delete_at_engine(rig, sandbox_id)
+        await rig.delete_at_engine(sandbox_id)
     tally.check()
 
 
@@ -339,7 +331,7 @@ async def test_the_sandbox_is_deleted_under_a_running_job__lost_with_its_output(
         answer = await submitted(rig, sandbox_id, f"m{number}", then="echo begun; sleep 60")
         while (await rig.caller.job(rig.urls[0], answer.command_id)).body["output"] != "begun\n":
             await asyncio.sleep(0.05)
-        await delete_at_engine(rig, sandbox_id)
+        await rig.delete_at_engine(sandbox_id)
         job = await rig.caller.ended(rig.urls[1], answer.command_id)
         tally.tries += 1
         told = (job["state"], job["reason"], job["output"], job["output_complete"])

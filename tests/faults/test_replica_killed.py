@@ -2,11 +2,9 @@
 
 import asyncio
 
-import pytest
-
 from tests.faults.caller import Answer
 from tests.faults.rig import Replica, Rig
-from tests.faults.tally import SETTLED_WITHIN, Tally, tries
+from tests.faults.tally import SETTLED_WITHIN, Tally, batches, tries
 
 AT_ONCE = 10
 """Submissions that one kill meets."""
@@ -30,13 +28,11 @@ async def retry(rig: Rig, url: str, sandbox_id: str, marks: list[str]) -> dict[s
     answers: list[Answer] = await asyncio.gather(
         *(rig.caller.submit_until_answered([url], sandbox_id, rig.command(mark), key=mark) for mark in marks)
     )
-    return {
-        mark: answer.command_id if answer.status == 202 else None for mark, answer in zip(marks, answers, strict=True)
-    }
+    return {mark: a.command_id if a.status == 202 else None for mark, a in zip(marks, answers, strict=True)}
 
 
-async def list_until_settled(rig: Rig, url: str, sandbox_id: str) -> dict[str, str]:
-    """command_id -> state of each job of the sandbox, once none is pending or unknown."""
+async def settled(rig: Rig, url: str, sandbox_id: str) -> dict[str, str]:
+    """command_id -> state of each job of the sandbox, once none is pending or unknown, or the time is over."""
     deadline = asyncio.get_running_loop().time() + SETTLED_WITHIN
     while True:
         states = {job["command_id"]: job["state"] for job in await rig.caller.jobs(url, sandbox_id)}
@@ -46,87 +42,83 @@ async def list_until_settled(rig: Rig, url: str, sandbox_id: str) -> dict[str, s
         await asyncio.sleep(0.1)
 
 
-def batches(count: int) -> list[list[str]]:
-    """The marks of all tries, by kill."""
-    marks = [f"m{number}" for number in range(count)]
-    return [marks[start : start + AT_ONCE] for start in range(0, count, AT_ONCE)]
+@tries(short=5, long=200)
+async def test_killed_before_the_request_left__only_a_retry_runs_the_command(rig: Rig, tries: int) -> None:
+    """One replica for each point. `tries` is for each point; all but those of the last one are retried at once."""
+    points = ["after_claim", "before_dispatch", "dispatched", "after_claim"]
+    names = [
+        "after the claim",
+        "before the dispatch",
+        "at `dispatched`, nothing sent",
+        "after the claim, nobody retries",
+    ]
+    tallies = [Tally(f"replica killed {name}") for name in names]
+    await rig.start(replicas=1 + len(points))
+    other, *doomed = rig.replicas
+    places = [await rig.sandbox(other) for _ in points]
+    for marks in batches("m", tries, AT_ONCE):
+        await asyncio.gather(*(replica.start() for replica in doomed if not replica.process.alive))
+        groups = [[f"{mark}at{place}" for mark in marks] for place in range(len(points))]
+        await asyncio.gather(
+            *(submit_and_kill(rig, d, p, s, g) for d, p, s, g in zip(doomed, points, places, groups, strict=True))
+        )
+        assert not rig.runs().keys() & {mark for group in groups for mark in group}, "a dead attempt ran"
+
+        jobs = await asyncio.gather(*(retry(rig, other.url, s, g) for s, g in zip(places[:3], groups[:3], strict=True)))
+
+        for tally, some in zip(tallies[:3], jobs, strict=True):
+            await tally.audit(rig, other.url, some)
+        await check_failed(rig, tallies[3], other.url, places[3], groups[3])
+    for tally in tallies:
+        tally.check()
 
 
-@pytest.mark.parametrize("point", ["after_claim", "before_dispatch"])
-@tries(short=10, long=200)
-async def test_killed_before_the_dispatch__only_the_retry_runs_the_command(rig: Rig, tries: int, point: str) -> None:
-    tally = Tally("replica killed between claim and dispatch, then a retry")
-    await rig.start(replicas=2)
-    doomed, other = rig.replicas
-    sandbox_id = await rig.sandbox(other)
-    for marks in batches(tries):
-        await submit_and_kill(rig, doomed, point, sandbox_id, marks)
-
-        assert not rig.runs().keys() & set(marks), "the dead attempt ran"
-        jobs = await retry(rig, other.url, sandbox_id, marks)
-
-        await tally.audit(rig, other.url, jobs)
-        await doomed.start()
-    tally.check()
+async def check_failed(rig: Rig, tally: Tally, url: str, sandbox_id: str, marks: list[str]) -> None:
+    """The jobs that nobody retried end as failed, and have not run; their keys are free for a retry."""
+    states = await settled(rig, url, sandbox_id)
+    ended = [command_id for command_id, state in states.items() if state != "failed"]
+    before = tally.tries
+    assert len(states) == before + len(marks)
+    for command_id in ended[before:]:
+        tally.wrong("stuck", f"{command_id} is {states[command_id]}")
+    assert not rig.runs().keys() & set(marks)
+    await tally.audit(rig, url, await retry(rig, url, sandbox_id, marks))
 
 
-@tries(short=10, long=100)
-async def test_killed_before_the_dispatch_and_not_retried__ends_as_failed(rig: Rig, tries: int) -> None:
-    tally = Tally("replica killed between claim and dispatch, no retry")
-    await rig.start(replicas=2)
-    doomed, other = rig.replicas
-    sandbox_id = await rig.sandbox(other)
-    for marks in batches(tries):
-        await submit_and_kill(rig, doomed, "after_claim", sandbox_id, marks)
+@tries(short=5, long=100)
+async def test_killed_after_the_request_left__it_is_never_sent_again(rig: Rig, tries: int) -> None:
+    """Twice two replicas; to the second two nobody retries until everything is settled."""
+    points = ["after_dispatch", "before_settle"] * 2
+    names = [
+        "after the dispatch",
+        "before it settles",
+        "after the dispatch, nobody retries",
+        "before it settles, nobody retries",
+    ]
+    tallies = [Tally(f"replica killed {name}") for name in names]
+    await rig.start(replicas=1 + len(points))
+    other, *doomed = rig.replicas
+    places = [await rig.sandbox(other) for _ in points]
+    for marks in batches("m", tries, AT_ONCE):
+        await asyncio.gather(*(replica.start() for replica in doomed if not replica.process.alive))
+        groups = [[f"{mark}at{place}" for mark in marks] for place in range(len(points))]
+        await asyncio.gather(
+            *(submit_and_kill(rig, d, p, s, g) for d, p, s, g in zip(doomed, points, places, groups, strict=True))
+        )
 
-        states = await list_until_settled(rig, other.url, sandbox_id)
+        first = await asyncio.gather(
+            *(retry(rig, other.url, s, g) for s, g in zip(places[:2], groups[:2], strict=True))
+        )
+        states = [await settled(rig, other.url, place) for place in places[2:]]
+        assert all(state in ("running", "exited") for some in states for state in some.values()), states
+        assert rig.runs().keys() >= {mark for group in groups for mark in group}
+        second = await asyncio.gather(
+            *(retry(rig, other.url, s, g) for s, g in zip(places[2:], groups[2:], strict=True))
+        )
 
-        tally.tries += len(marks)
-        assert len(states) == tally.tries
-        for command_id, state in states.items():
-            if state != "failed":
-                tally.wrong("stuck", f"{command_id} is {state}")
-        assert not rig.runs()
-        await doomed.start()
-    tally.check()
-
-
-@tries(short=10, long=100)
-async def test_killed_when_it_had_said_dispatched_and_sent_nothing__the_retry_runs_it(rig: Rig, tries: int) -> None:
-    tally = Tally("replica killed at `dispatched`, before the request left")
-    await rig.start(replicas=2)
-    doomed, other = rig.replicas
-    sandbox_id = await rig.sandbox(other)
-    for marks in batches(tries):
-        await submit_and_kill(rig, doomed, "dispatched", sandbox_id, marks)
-
-        jobs = await retry(rig, other.url, sandbox_id, marks)
-
-        await tally.audit(rig, other.url, jobs)
-        await doomed.start()
-    tally.check()
-
-
-@pytest.mark.parametrize("point", ["after_dispatch", "before_settle"])
-@pytest.mark.parametrize("retried", [True, False], ids=["retried", "not_retried"])
-@tries(short=10, long=100)
-async def test_killed_between_dispatch_and_settle__is_never_sent_again(
-    rig: Rig, tries: int, point: str, retried: bool
-) -> None:
-    tally = Tally(f"replica killed between dispatch and settle, {'a' if retried else 'no'} retry")
-    await rig.start(replicas=2)
-    doomed, other = rig.replicas
-    sandbox_id = await rig.sandbox(other)
-    for marks in batches(tries):
-        await submit_and_kill(rig, doomed, point, sandbox_id, marks)
-
-        if retried:
-            jobs = await retry(rig, other.url, sandbox_id, marks)
-        else:
-            await list_until_settled(rig, other.url, sandbox_id)
-            jobs = await retry(rig, other.url, sandbox_id, marks)  # tells whose id is whose
-            assert all(mark in rig.runs() for mark in marks)
-
-        await tally.audit(rig, other.url, jobs)
-        await doomed.start()
-    tally.check()
+        for tally, place, some in zip(tallies, places, first + second, strict=True):
+            await tally.audit(rig, other.url, some)
+            if rig.engine.private and (sent := await rig.submissions(other, place)) != tally.tries:
+                tally.wrong("duplicates", f"{sent} submissions reached the daemon, {tally.tries} would do")
+    for tally in tallies:
+        tally.check()

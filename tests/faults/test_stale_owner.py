@@ -1,23 +1,36 @@
 """A replica that is late: frozen past its lease, or given its answer when nobody expects it any more."""
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 from typing import Any
-
-import pytest
 
 from service.store import keys
 from tests.faults.caller import Answer
 from tests.faults.rig import LEASE, OWNER, Replica, Rig
-from tests.faults.tally import Tally, tries
+from tests.faults.tally import Tally, batches, tries
+
+Answers = list["asyncio.Task[Answer]"]
+
+POINTS = {
+    "after_claim": "after the claim",
+    "before_dispatch": "before the dispatch",
+    "dispatched": "at `dispatched`",
+    "after_dispatch": "after the dispatch",
+    "before_settle": "before it settles",
+}
+"""Where a replica is frozen, and how the table calls it."""
+
+AT_ONCE = 10
+"""Requests that one freeze meets."""
 
 
-async def freeze_at(rig: Rig, replica: Replica, point: str, work: Any) -> "asyncio.Task[Answer]":
-    """Starts a request at a replica, and freezes it when it has reached the point."""
+async def freeze_at(replica: Replica, point: str, work: "Sequence[Coroutine[Any, Any, Answer]]") -> Answers:
+    """Starts requests at a replica, and freezes it when all have reached the point."""
     replica.points.hold(point)
-    task: asyncio.Task[Answer] = asyncio.create_task(work)
-    await replica.points.reached(point)
+    tasks = [asyncio.create_task(call) for call in work]
+    await replica.points.reached(point, times=len(tasks))
     replica.freeze()
-    return task
+    return tasks
 
 
 def thaw(replica: Replica) -> None:
@@ -39,84 +52,109 @@ def attempt_of(raw: bytes) -> int:
     return int(raw.split(b" ", 4)[3])
 
 
-@pytest.mark.parametrize("point", ["after_claim", "before_dispatch", "dispatched", "after_dispatch", "before_settle"])
-@tries(short=1, long=40)
-async def test_a_replica_frozen_past_its_lease_changes_nothing(rig: Rig, tries: int, point: str) -> None:
-    tally = Tally("replica frozen past its lease, then goes on")
-    await rig.start(replicas=2)
-    stale, other = rig.replicas
+@tries(short=2, long=40)
+async def test_a_replica_frozen_past_its_lease_changes_nothing(rig: Rig, tries: int) -> None:
+    """One replica for each point; `tries` is for each point."""
+    tallies = [Tally(f"replica frozen past its lease {name}, then goes on") for name in POINTS.values()]
+    await rig.start(replicas=1 + len(POINTS))
+    other, *stale = rig.replicas
     sandbox_id = await rig.sandbox(other)
-    for number in range(tries):
-        mark = f"m{number}"
-        late = await freeze_at(rig, stale, point, rig.caller.submit(stale.url, sandbox_id, rig.command(mark), key=mark))
-        answer = await rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(mark), key=mark)
-        assert answer.status == 202, answer
-        await tally.audit(rig, other.url, {mark: answer.command_id})
-        before = stored(rig, answer.command_id)
 
-        thaw(stale)
+    async def check(replica: Replica, point: str, tally: Tally, marks: list[str]) -> None:
+        late = await freeze_at(
+            replica, point, [rig.caller.submit(replica.url, sandbox_id, rig.command(m), key=m) for m in marks]
+        )
+        answers = await asyncio.gather(
+            *(rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(m), key=m) for m in marks)
+        )
+        await tally.audit(rig, other.url, {m: a.command_id for m, a in zip(marks, answers, strict=True)})
+        before = [stored(rig, answer.command_id) for answer in answers]
 
-        answered_late = await late
-        assert answered_late.command_id == answer.command_id
-        assert (answered_late.status, answered_late.body["state"]) == (202, "exited"), "it answers with what stands"
-        assert stored(rig, answer.command_id) == before
-        assert rig.runs()[mark] == 1
-    tally.check()
+        thaw(replica)
 
+        for answer, answered_late in zip(answers, await asyncio.gather(*late), strict=True):
+            assert answered_late.command_id == answer.command_id
+            assert (answered_late.status, answered_late.body["state"]) == (202, "exited"), "it tells what stands"
+        assert [stored(rig, answer.command_id) for answer in answers] == before
+        assert [rig.runs()[mark] for mark in marks] == [1] * len(marks)
 
-@pytest.mark.parametrize("point", ["after_claim", "before_dispatch", "dispatched", "after_dispatch", "before_settle"])
-@tries(short=1, long=40)
-async def test_a_replica_frozen_past_its_lease_hands_out_no_second_sandbox(rig: Rig, tries: int, point: str) -> None:
-    tally = Tally("replica frozen past its lease while it creates a sandbox, then goes on")
-    await rig.start(replicas=2)
-    stale, other = rig.replicas
-    for number in range(tries):
-        fields: dict[str, Any] = {"key": f"k{number}", "workspace_owner": OWNER}
-        late = await freeze_at(rig, stale, point, rig.caller.create(stale.url, **fields))
-        answer = await rig.caller.create_until_answered([other.url], **fields)
-        assert answer.status == 201, answer
-
-        thaw(stale)
-
-        tally.tries += 1
-        answered_late = await late
-        if answered_late.passing:
-            answered_late = await rig.caller.create_until_answered([stale.url], **fields)
-        if answered_late.body.get("sandbox_id") != answer.body["sandbox_id"]:
-            tally.wrong("duplicates", f"k{number}: {answered_late} and {answer}")
-        for url in rig.urls:
-            again = await rig.caller.create(url, **fields)
-            assert again.body["sandbox_id"] == answer.body["sandbox_id"]
-    tally.check()
+    for marks in batches("m", tries, AT_ONCE):
+        await asyncio.gather(
+            *(
+                check(replica, point, tally, [f"{mark}{point}" for mark in marks])
+                for replica, point, tally in zip(stale, POINTS, tallies, strict=True)
+            )
+        )
+    for tally in tallies:
+        tally.check()
 
 
-@tries(short=2, long=50)
+@tries(short=2, long=40)
+async def test_a_replica_frozen_past_its_lease_hands_out_no_second_sandbox(rig: Rig, tries: int) -> None:
+    """One replica for each point; `tries` is for each point."""
+    tallies = [Tally(f"replica frozen past its lease {name}, while it creates a sandbox") for name in POINTS.values()]
+    await rig.start(replicas=1 + len(POINTS))
+    other, *stale = rig.replicas
+
+    async def check(replica: Replica, point: str, tally: Tally, names: list[str]) -> None:
+        fields: dict[str, Any] = {"workspace_owner": OWNER}
+        late = await freeze_at(replica, point, [rig.caller.create(replica.url, key=k, **fields) for k in names])
+        answers = await asyncio.gather(*(rig.caller.create_until_answered([other.url], key=k, **fields) for k in names))
+        thaw(replica)
+        await asyncio.gather(*late)
+        later = await asyncio.gather(*(rig.caller.create_until_answered([replica.url], key=k, **fields) for k in names))
+        tally.tries += len(names)
+        for name, early, now, after in zip(names, late, answers, later, strict=True):
+            told = {answer.body.get("sandbox_id") for answer in (early.result(), now, after) if not answer.passing}
+            if now.status != 201 or after.status != 201:
+                tally.wrong("stuck", f"{name}: {now}, {after}")
+            elif len(told) != 1:
+                tally.wrong("duplicates", f"{name}: {told}")
+
+    for names in batches("k", tries, AT_ONCE):
+        await asyncio.gather(
+            *(
+                check(replica, point, tally, [f"{name}{point}" for name in names])
+                for replica, point, tally in zip(stale, POINTS, tallies, strict=True)
+            )
+        )
+    for tally in tallies:
+        tally.check()
+
+
+@tries(short=3, long=50)
 async def test_a_submission_that_arrives_after_its_void_runs_nothing(rig: Rig, tries: int) -> None:
     """The engine takes the request, keeps it for longer than caller, lease and replica last, and then runs it."""
     tally = Tally("a submission arrives after caller, lease and replica are gone")
     await rig.start(replicas=2)
     doomed, other = rig.replicas
     sandbox_id = await rig.sandbox(other)
-    for number in range(tries):
-        mark = f"m{number}"
-        await rig.order_fault(submit_delay=3 * LEASE)
+    for marks in batches("m", tries, AT_ONCE):
+        await rig.order_fault(submit_delay=4 * LEASE, count=len(marks))
         submits = (await rig.engine_counts())["submit"]
-        late = asyncio.create_task(rig.caller.submit(doomed.url, sandbox_id, rig.command(mark), key=mark, patience=0.5))
-        while (await rig.engine_counts())["submit"] == submits:
-            await asyncio.sleep(0.01)
+        calls = [rig.caller.submit(doomed.url, sandbox_id, rig.command(m), key=m, patience=LEASE / 2) for m in marks]
+        late = [asyncio.create_task(call) for call in calls]
+        async with asyncio.timeout(20):
+            while (await rig.engine_counts())["submit"] < submits + len(marks):
+                await asyncio.sleep(0.01)
         doomed.freeze()
-        assert (await late).status == 0, "the caller has given up"
+        assert {answer.status for answer in await asyncio.gather(*late)} == {0}, "the callers have given up"
 
-        answer = await rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(mark), key=mark)
-        assert answer.status == 202, answer
+        answers = await asyncio.gather(
+            *(rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(m), key=m) for m in marks)
+        )
         doomed.thaw()
 
-        await tally.audit(rig, other.url, {mark: answer.command_id})
-        assert (
-            await rig.caller.submit(doomed.url, sandbox_id, rig.command(mark), key=mark)
-        ).command_id == answer.command_id
-        assert rig.runs()[mark] == 1
-        assert attempt_of(stored(rig, answer.command_id)) == 2, "the first attempt was voided"
+        await tally.audit(rig, other.url, {m: a.command_id for m, a in zip(marks, answers, strict=True)})
+        for mark, answer in zip(marks, answers, strict=True):
+            assert attempt_of(stored(rig, answer.command_id)) == 2, "the first attempt was voided"
+            again = await rig.caller.submit(doomed.url, sandbox_id, rig.command(mark), key=mark)
+            assert again.command_id == answer.command_id
+        if rig.engine.private:
+            async with asyncio.timeout(20):
+                while await rig.submissions(other, sandbox_id) != 2 * tally.tries:
+                    await asyncio.sleep(0.1)
+        assert [rig.runs()[mark] for mark in marks] == [1] * len(marks), "a late arrival ran"
     tally.check()
 
 
