@@ -60,7 +60,7 @@ async def test_a_stale_follower_adds_no_output(rig: StoreRig) -> None:
     assert (await rig.record(JOB)).state is S.RUNNING
 
 
-@pytest.mark.parametrize("size", [1, 7, 99, 100, 101, 250, 1000])
+@pytest.mark.parametrize("size", [13, 99, 100, 101, 250, 1000])
 async def test_the_end_of_the_output_is_kept_within_bounds(rig: StoreRig, size: int) -> None:
     log = random.Random(size).randbytes(1000)
     record = await rig.running()
