@@ -106,6 +106,7 @@ class Spawner:
         self.infos: dict[int, tuple[dict[str, Any], int, bytearray]] = {}
         self.commands: dict[int, bool] = {}
         self.namespaces: dict[int, int] = {}
+        self.outputs: set[str] = set()
         self.incoming = bytearray()
         self.outgoing = bytearray()
         self.blocked = False
@@ -203,6 +204,7 @@ class Spawner:
             self.start_in_child(request, write, sandbox, pidfd)
         os.close(write)
         if not sandbox:
+            self.outputs.update((request["stdout"], request["stderr"]))
             request["pid"] = pid
             self.commands[pid] = bool(request.get("kill_rest"))
         self.reports[read] = (request, bytearray())
@@ -378,7 +380,7 @@ class Spawner:
             os.close(pidfd)
 
     def end_everything(self, mark: str) -> None:
-        """The engine is gone: nothing that it started may stay."""
+        """The engine is gone: nothing that it started may stay, nor what it wrote into the machine's `/tmp`."""
         for init in list(self.namespaces):
             self.on_forget({"ns": init})
         for pid in self.commands:
@@ -386,6 +388,11 @@ class Spawner:
         for _ in range(3):
             if not signal_marked(mark, signal.SIGKILL):
                 break
+        for path in self.outputs:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
 
 
 def signal_group(group: int, number: int) -> None:

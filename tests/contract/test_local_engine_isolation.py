@@ -301,7 +301,9 @@ def test_nothing_outlives_the_engine(tmp_path: Path, isolation: str, end: str) -
         entrypoint, command, daemon = unique(), unique(), unique()
         made = call(url + "/v1/sandboxes", "POST", {**CREATE, "entrypoint": ["sleep", entrypoint]}, headers=headers)
         body = {"command": f"setsid sleep {daemon} & sleep {command}", "background": True}
-        call(f"{url}/execd/{made.json['id']}/command", "POST", body)
+        started = call(f"{url}/execd/{made.json['id']}/command", "POST", body, to_the_end=False)
+        output = Path(f"/tmp/{started.events[0]['text']}.output")
+        assert output.exists() == (isolation == "plain")
         eventually(lambda: running(entrypoint) and running(command) and running(daemon))
         if end == "stdin":
             process.stdin.close()
@@ -310,7 +312,7 @@ def test_nothing_outlives_the_engine(tmp_path: Path, isolation: str, end: str) -
         process.wait(10)
         assert process.returncode == (-signal.SIGKILL if end == "SIGKILL" else 0)
         eventually(lambda: not (running(entrypoint) or running(command) or running(daemon)))
-        eventually(lambda: not list(tmp_path.glob("local-engine-*")))
+        eventually(lambda: not list(tmp_path.glob("local-engine-*")) and not output.exists())
     finally:
         process.kill()
         process.wait()
