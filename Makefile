@@ -9,10 +9,13 @@ REDIS := $(VENV)/redis-server
 CODE := oncebox.py service tests
 # Two workers: the tests wait for processes more than they compute.
 PYTEST_ARGS ?= -n 2 --cov --cov-report=term
+# One at a time: kills and deadlines are measured.
+FAULTS_ARGS ?= -q
+FAULTS := build/faults.jsonl
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format clean
+.PHONY: help demo test faults check format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +32,14 @@ demo: $(ONCEBOX) ## Run a command of some seconds as a job, with nothing else se
 test: $(ONCEBOX) ## Run all tests, on a real Redis server too
 	@tests/install-redis $(REDIS) || test "$$CI" != true
 	ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) $(BIN)/pytest $(PYTEST_ARGS)
+
+faults: $(ONCEBOX) ## Run every fault in its full count (half an hour and more); the table goes to docs/faults.md
+	@tests/install-redis $(REDIS) || test "$$CI" != true
+	@mkdir -p $(dir $(FAULTS)) && rm -f $(FAULTS)
+	@ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_FAULTS_REPORT=$(CURDIR)/$(FAULTS) \
+	  $(BIN)/pytest tests/faults -m "" -k "not short" $(FAULTS_ARGS); code=$$?; \
+	  ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) $(BIN)/python -m tests.faults.table $(FAULTS) docs/faults.md && \
+	  exit $$code
 
 check: $(ONCEBOX) ## Check format, lint and types
 	$(BIN)/ruff format --check $(CODE)
