@@ -247,13 +247,18 @@ class Rig:
         return str(answer.body["sandbox_id"])
 
     @property
+    def directory(self) -> Path:
+        """The directory of the host that all sandboxes share."""
+        return self.engine.volume_root / OWNER / "workspace"
+
+    @property
     def _ledger(self) -> Path:
-        return self.engine.volume_root / OWNER / "workspace" / "ledger"
+        return self.directory / "ledger"
 
     @property
     def place(self) -> str:
-        """Where a command finds the directory with the ledger."""
-        return "/workspace" if self.engine.private else str(self._ledger.parent)
+        """Where a command finds that directory."""
+        return "/workspace" if self.engine.private else str(self.directory)
 
     def command(self, mark: str, *, exit_code: int = 7, then: str = "") -> str:
         """A command that notes its mark in the ledger, runs `then`, prints `out-<mark>`, and exits with the code."""

@@ -8,11 +8,23 @@ import pytest
 
 from tests.faults.caller import Answer
 from tests.faults.rig import LEASE, Rig
-from tests.faults.tally import Tally, tries
+from tests.faults.tally import Tally, batches, tries
 from tests.support.network_plan import Action, Duplicate, Fault
 
 COMMAND = b"/proxy/44772/command HTTP/1.1"
 """In the head of every submission to a daemon, through the engine's proxy."""
+
+AT_ONCE = 5
+"""Sandboxes that meet their fault at the same time."""
+
+CUTS = {
+    "cut_before_init": "cut before `init`",
+    "cut_after_init": "cut after `init`",
+    "cut_after_complete": "cut after `execution_complete`",
+    "drop": "dropped whole",
+    "drop_before": "none, the request was not carried out",
+}
+"""Faults that the engine takes orders for, and how the table calls them."""
 
 LONGEST_REPLY = 900
 """Bytes of the daemon's answer to a submission, head included, at the most."""
@@ -30,11 +42,12 @@ def ids(marks: list[str], answers: list[Answer]) -> dict[str, str | None]:
     return {mark: a.command_id if a.status == 202 else None for mark, a in zip(marks, answers, strict=True)}
 
 
-async def running(rig: Rig, command_id: str) -> None:
-    """Waits until the job has noted its mark, which stands for: it runs."""
+async def shown(rig: Rig, command_id: str, output: str) -> dict[str, Any]:
+    """The job, once its output is this."""
     async with asyncio.timeout(20):
-        while (await rig.caller.job(rig.urls[0], command_id)).body.get("state") != "running":
-            await asyncio.sleep(0.02)
+        while (job := (await rig.caller.job(rig.urls[0], command_id)).body)["output"] != output:
+            await asyncio.sleep(0.05)
+    return job
 
 
 async def noted(rig: Rig, marks: list[str]) -> None:
@@ -47,21 +60,22 @@ async def noted(rig: Rig, marks: list[str]) -> None:
 # -- answers that are lost
 
 
-@pytest.mark.parametrize("cut", ["cut_before_init", "cut_after_init", "cut_after_complete", "drop", "drop_before"])
-@tries(short=4, long=100)
-async def test_the_answer_to_a_submission_is_cut(rig: Rig, tries: int, cut: str) -> None:
-    tally = Tally(f"answer of a submission: {cut.replace('_', ' ')}")
+@tries(short=2, long=100)
+async def test_the_answer_to_a_submission_is_cut(rig: Rig, tries: int) -> None:
+    """`tries` is for each kind of cut."""
     await rig.start(replicas=2)
     sandbox_id = await rig.sandbox()
-    jobs: dict[str, str | None] = {}
-    for number in range(tries):
-        mark = f"m{number}"
-        await rig.order_fault(submit_reply=cut)
-        answer = await submitted(rig, sandbox_id, mark)
-        jobs[mark] = answer.command_id if answer.status == 202 else None
-        assert (await rig.caller.send("GET", f"{rig.engine.url}/_dev/faults")).body == {}, "the fault was met"
-    await tally.audit(rig, rig.urls[0], jobs)
-    tally.check()
+    for cut in ("cut_before_init", "cut_after_init", "cut_after_complete", "drop", "drop_before"):
+        tally = Tally(f"answer of a submission: {CUTS[cut]}")
+        jobs: dict[str, str | None] = {}
+        for mark in [f"{cut}{number}" for number in range(tries)]:
+            await rig.order_fault(submit_reply=cut)
+            answer = await submitted(rig, sandbox_id, mark)
+            jobs[mark] = answer.command_id if answer.status == 202 else None
+            due = await rig.caller.send("GET", f"{rig.engine.url}/_dev/faults")
+            assert due.body == {}, "the fault was met"
+        await tally.audit(rig, rig.urls[0], jobs)
+        tally.check()
 
 
 @tries(short=10, long=LONGEST_REPLY)
@@ -129,8 +143,7 @@ async def test_a_submission_that_a_proxy_sends_twice_runs_once(rig: Rig, tries: 
 async def test_execd_restarted__the_job_has_its_end_and_its_output(rig: Rig, tries: int, when: str) -> None:
     tally = Tally(f"execd killed and restarted, job {when}")
     await rig.start(replicas=2)
-    marks = [f"m{number}" for number in range(tries)]
-    for some in _by(marks, 5):
+    for some in batches("m", tries, AT_ONCE):
         places = await asyncio.gather(*(rig.sandbox() for _ in some))
         then = f"while [ ! -e {rig.place}/go ]; do sleep 0.05; done" if when == "running" else ""
         answers = await asyncio.gather(
@@ -144,40 +157,43 @@ async def test_execd_restarted__the_job_has_its_end_and_its_output(rig: Rig, tri
             assert set(seen) == {"running"}, "the last known state"
         for place in places:
             await rig.execd(place, "start")
-        (rig.engine.volume_root / "ledger" / "workspace" / "go").touch()
+        (rig.directory / "go").touch()
         await tally.audit(rig, rig.urls[1], ids(some, answers))
-        (rig.engine.volume_root / "ledger" / "workspace" / "go").unlink()
+        (rig.directory / "go").unlink()
         await asyncio.gather(*(rig.delete_at_engine(place) for place in places))
     tally.check()
 
 
-@pytest.mark.parametrize("end", ["timed_out", "cancelled"])
-@tries(short=2, long=20)
-async def test_execd_restarted__deadline_and_cancel_still_hold(rig: Rig, tries: int, end: str) -> None:
-    tally = Tally(f"execd restarted under a job, then {end.replace('_', ' ')}")
+@tries(short=4, long=20)
+async def test_execd_restarted__deadline_and_cancel_still_hold(rig: Rig, tries: int) -> None:
+    """Every other job is cancelled, the rest time out."""
+    tallies = {end: Tally(f"execd restarted under a job, then {end}") for end in ("timed_out", "cancelled")}
     await rig.start(replicas=2)
-    for number in range(tries):
+
+    async def check(mark: str, end: str) -> None:
         sandbox_id = await rig.sandbox()
-        mark = f"m{number}"
-        beat = f"{rig.place}/beat{number}"
-        loop = f"while :; do echo >> {beat}; sleep 0.05; done"
+        beat = rig.directory / f"beat{mark}"
+        loop = f"while :; do echo >> {rig.place}/{beat.name}; sleep 0.05; done"
         answer = await submitted(rig, sandbox_id, mark, then=loop, timeout=3 if end == "timed_out" else 60)
         await noted(rig, [mark])
-        await running(rig, answer.command_id)
         await rig.execd(sandbox_id, "restart")
         if end == "cancelled":
             wished = await rig.caller.send("DELETE", f"{rig.urls[1]}/v1/exec-jobs/{answer.command_id}")
             assert wished.status == 202
-        tally.tries += 1
+        tallies[end].tries += 1
         job = await rig.caller.ended(rig.urls[0], answer.command_id)
         if job.get("state") != end:
-            tally.wrong("lost" if job.get("cursor") is None else "stuck", f"{mark}: {job}")
-        beats = (rig.engine.volume_root / "ledger" / "workspace" / f"beat{number}").stat().st_size
+            tallies[end].wrong("lost" if job.get("cursor") is None else "stuck", f"{mark}: {job}")
+        size = beat.stat().st_size
         await asyncio.sleep(0.3)
-        after = (rig.engine.volume_root / "ledger" / "workspace" / f"beat{number}").stat().st_size
-        assert beats == after, "a job that is over still works"
+        if beat.stat().st_size != size:
+            tallies[end].wrong("stuck", f"{mark} is over and works on")
         assert rig.runs()[mark] == 1
-    tally.check()
+
+    for some in batches("m", tries, AT_ONCE):
+        await asyncio.gather(*(check(m, ("timed_out", "cancelled")[int(m[1:]) % 2]) for m in some))
+    for tally in tallies.values():
+        tally.check()
 
 
 @tries(short=2, long=20)
@@ -189,8 +205,7 @@ async def test_execd_dead__the_last_known_state_and_no_answer_that_lies(rig: Rig
         mark = f"m{number}"
         answer = await submitted(rig, sandbox_id, mark, then="echo begun; sleep 60")
         await noted(rig, [mark])
-        while (job := (await rig.caller.job(rig.urls[0], answer.command_id)).body)["output"] != "begun\n":
-            await asyncio.sleep(0.05)
+        job = await shown(rig, answer.command_id, "begun\n")
         await rig.execd(sandbox_id, "kill")
         async with asyncio.timeout(20):
             while (await rig.caller.job(rig.urls[1], answer.command_id, cursor=job["cursor"])).body["logs_ok"]:
@@ -227,90 +242,94 @@ async def test_execd_dead_past_the_deadline_and_its_grace__lost(rig: Rig) -> Non
 # -- the container
 
 
-async def cut_then_restart(rig: Rig, sandbox_id: str, mark: str, filesystem: str, then: str) -> "asyncio.Task[Answer]":
-    """The answer of a submission is lost, and before anybody can look, its container is restarted."""
+async def cut_then_restart(rig: Rig, jobs: dict[str, str], filesystem: str, then: str) -> list[Answer]:
+    """The answers of submissions (mark -> sandbox) are lost; their containers restart before anybody can look."""
     first = rig.replicas[0]
+    before = first.points.count("after_dispatch")
     first.points.hold("after_dispatch")
-    await rig.order_fault(submit_reply="cut_before_init")
-    call = asyncio.create_task(
-        rig.caller.submit(first.url, sandbox_id, rig.command(mark, then=then), key=mark, timeout=60)
-    )
-    await first.points.reached("after_dispatch")
-    await noted(rig, [mark])
-    await rig.restart_container(sandbox_id, filesystem=filesystem)
-    first.points.forget()
-    return call
+    await rig.order_fault(submit_reply="cut_before_init", count=len(jobs))
+    calls = [
+        asyncio.create_task(rig.caller.submit(first.url, place, rig.command(mark, then=then), key=mark))
+        for mark, place in jobs.items()
+    ]
+    await first.points.reached("after_dispatch", times=before + len(jobs))
+    await noted(rig, list(jobs))
+    await asyncio.gather(*(rig.restart_container(place, filesystem=filesystem) for place in jobs.values()))
+    first.points.release("after_dispatch")
+    return await asyncio.gather(*calls)
+
+
+def needs_private_sandboxes(rig: Rig) -> None:
+    """Where sandboxes share the machine's /tmp, there is no file system to replace."""
+    if not rig.engine.private:
+        pytest.skip("bwrap does not work here: sandboxes have no file system of their own to replace")
 
 
 @pytest.mark.parametrize("filesystem", ["new", "kept"])
-@tries(short=2, long=100)
+@tries(short=3, long=100)
 async def test_the_container_is_restarted_between_dispatch_and_reconcile(rig: Rig, tries: int, filesystem: str) -> None:
     tally = Tally(f"container restarted ({filesystem} file system) between dispatch and reconcile")
     await rig.start(replicas=2)
-    if not rig.engine.private:
-        pytest.skip("sandboxes share the machine's /tmp here: there is no file system to replace")
-    for number in range(tries):
-        sandbox_id = await rig.sandbox()
-        mark = f"m{number}"
-        call = await cut_then_restart(rig, sandbox_id, mark, filesystem, "sleep 60")
-        answer = await call
-        assert answer.status in (202, 502), answer
-        job = await rig.caller.ended(rig.urls[0], answer.command_id)
-        tally.tries += 1
-        if (job.get("state"), job.get("reason")) != ("lost", "container_restarted"):
-            tally.wrong("stuck", f"{mark}: {job}")
-        again = await submitted(rig, sandbox_id, mark, then="sleep 60")
-        assert (again.command_id, again.body["state"]) == (answer.command_id, "lost")
-        if rig.runs()[mark] != 1:
-            tally.wrong("duplicates", mark)
-        await rig.delete_at_engine(sandbox_id)
+    needs_private_sandboxes(rig)
+    for some in batches("m", tries, AT_ONCE):
+        jobs = {mark: await rig.sandbox() for mark in some}
+        answers = await cut_then_restart(rig, jobs, filesystem, "sleep 60")
+        for (mark, place), answer in zip(jobs.items(), answers, strict=True):
+            assert answer.status in (202, 502), answer
+            job = await rig.caller.ended(rig.urls[0], answer.command_id)
+            tally.tries += 1
+            if (job.get("state"), job.get("reason")) != ("lost", "container_restarted"):
+                tally.wrong("stuck", f"{mark}: {job}")
+            again = await submitted(rig, place, mark, then="sleep 60")
+            assert (again.command_id, again.body["state"]) == (answer.command_id, "lost")
+            if rig.runs()[mark] != 1:
+                tally.wrong("duplicates", mark)
+            await rig.delete_at_engine(place)
     tally.check()
 
 
-@tries(short=2, long=50)
+@tries(short=3, long=50)
 async def test_the_container_is_restarted_on_its_files__what_had_ended_has_its_result(rig: Rig, tries: int) -> None:
     tally = Tally("container restarted (kept file system) after the end, before reconcile")
     await rig.start(replicas=2)
-    if not rig.engine.private:
-        pytest.skip("sandboxes share the machine's /tmp here: there is no file system to replace")
-    jobs: dict[str, str | None] = {}
-    sandbox_id = await rig.sandbox()
-    for number in range(tries):
-        mark = f"m{number}"
+    needs_private_sandboxes(rig)
+    for some in batches("m", tries, AT_ONCE):
+        jobs = {mark: await rig.sandbox() for mark in some}
         first = rig.replicas[0]
+        before = first.points.count("after_dispatch")
         first.points.hold("after_dispatch")
-        await rig.order_fault(submit_reply="cut_before_init")
-        call = asyncio.create_task(rig.caller.submit(first.url, sandbox_id, rig.command(mark), key=mark))
-        await first.points.reached("after_dispatch")
-        await noted(rig, [mark])
-        done = await rig.caller.send(
-            "POST",
-            f"{rig.urls[1]}/v1/exec",
-            json={
-                "sandbox_id": sandbox_id,
-                "command": "while ! grep -qs '^exit=' /tmp/.oncebox/*; do sleep 0.05; done",
-            },
-        )
-        assert done.status == 200, done
-        await rig.restart_container(sandbox_id, filesystem="kept")
-        first.points.forget()
-        jobs[mark] = (await call).command_id
-    await tally.audit(rig, rig.urls[1], jobs)
+        await rig.order_fault(submit_reply="cut_before_init", count=len(jobs))
+        calls = [
+            asyncio.create_task(rig.caller.submit(first.url, place, rig.command(mark), key=mark))
+            for mark, place in jobs.items()
+        ]
+        await first.points.reached("after_dispatch", times=before + len(jobs))
+        await noted(rig, some)
+        await asyncio.gather(*(exit_noted(rig, place) for place in jobs.values()))
+        await asyncio.gather(*(rig.restart_container(place, filesystem="kept") for place in jobs.values()))
+        first.points.release("after_dispatch")
+        await tally.audit(rig, rig.urls[1], ids(some, await asyncio.gather(*calls)))
     tally.check()
 
 
-@tries(short=2, long=50)
+async def exit_noted(rig: Rig, sandbox_id: str) -> None:
+    """Waits until the fence of the sandbox's one job has its exit code."""
+    waiting = "while ! grep -qs '^exit=' /tmp/.oncebox/*; do sleep 0.02; done"
+    body = {"sandbox_id": sandbox_id, "command": waiting}
+    answer = await rig.caller.send("POST", f"{rig.urls[1]}/v1/exec", json=body)
+    assert answer.status == 200, answer
+
+
+@tries(short=4, long=50)
 async def test_the_container_is_restarted_under_a_running_job__lost(rig: Rig, tries: int) -> None:
     tally = Tally("container restarted under a job that is followed")
     await rig.start(replicas=2)
-    if not rig.engine.private:
-        pytest.skip("sandboxes share the machine's /tmp here: there is no file system to replace")
-    for number, filesystem in zip(range(tries), itertools.cycle(["new", "kept"]), strict=False):
+    needs_private_sandboxes(rig)
+
+    async def check(mark: str, filesystem: str) -> None:
         sandbox_id = await rig.sandbox()
-        mark = f"m{number}"
         answer = await submitted(rig, sandbox_id, mark, then="echo begun; sleep 60")
-        while (await rig.caller.job(rig.urls[0], answer.command_id)).body["output"] != "begun\n":
-            await asyncio.sleep(0.05)
+        await shown(rig, answer.command_id, "begun\n")
         await rig.restart_container(sandbox_id, filesystem=filesystem)
         job = await rig.caller.ended(rig.urls[1], answer.command_id)
         tally.tries += 1
@@ -319,6 +338,9 @@ async def test_the_container_is_restarted_under_a_running_job__lost(rig: Rig, tr
         again = await submitted(rig, sandbox_id, mark, then="echo begun; sleep 60")
         assert again.command_id == answer.command_id
         assert rig.runs()[mark] == 1
+
+    for some in batches("m", tries, AT_ONCE):
+        await asyncio.gather(*(check(mark, ("new", "kept")[int(mark[1:]) % 2]) for mark in some))
     tally.check()
 
 
@@ -329,8 +351,7 @@ async def test_the_sandbox_is_deleted_under_a_running_job__lost_with_its_output(
     for number in range(tries):
         sandbox_id = await rig.sandbox()
         answer = await submitted(rig, sandbox_id, f"m{number}", then="echo begun; sleep 60")
-        while (await rig.caller.job(rig.urls[0], answer.command_id)).body["output"] != "begun\n":
-            await asyncio.sleep(0.05)
+        await shown(rig, answer.command_id, "begun\n")
         await rig.delete_at_engine(sandbox_id)
         job = await rig.caller.ended(rig.urls[1], answer.command_id)
         tally.tries += 1
@@ -348,9 +369,8 @@ async def test_redis_emptied_while_jobs_run__the_same_key_is_the_same_run(rig: R
     tally = Tally("Redis emptied while jobs run, then the same keys")
     await rig.start(replicas=2)
     sandbox_id = await rig.sandbox()
-    marks = [f"m{number}" for number in range(tries)]
-    for some in _by(marks, 20):
-        go = rig.engine.volume_root / "ledger" / "workspace" / "go"
+    for some in batches("m", tries, 20):
+        go = rig.directory / "go"
         then = f"while [ ! -e {rig.place}/go ]; do sleep 0.05; done"
         first = await asyncio.gather(*(submitted(rig, sandbox_id, mark, then=then) for mark in some))
         await noted(rig, some)
@@ -432,7 +452,3 @@ async def test_no_job_stays_unknown(rig: Rig, tries: int) -> None:
     await asyncio.sleep(LEASE)
     await tally.audit(rig, rig.urls[1], {mark: listed.get(rig.command(mark)) for mark in marks})
     tally.check()
-
-
-def _by(marks: list[str], size: int) -> list[list[str]]:
-    return [marks[start : start + size] for start in range(0, len(marks), size)]
