@@ -39,6 +39,8 @@ KEEP_ALIVE_SECONDS = 75
 (60 s), so that it is they who close."""
 STALLED_SECONDS = 90
 """Without a sign of life, after which a connection is cut off: its reader takes nothing, or is gone."""
+CLOSING_SECONDS = 15
+"""For connections to be closed, and the local engine to be ended, once the grace is over."""
 HEAD_BYTES = 32 * 1024
 """Of a request's line and headers."""
 
@@ -138,8 +140,8 @@ class Replica:
 
     def stop(self) -> None:
         """Stop accepting now; ``serve`` returns when all is finished or the grace is over."""
-        self.app.stop_waiting()
         self._stop.set()
+        self.app.stop_waiting()
 
     async def serve(self) -> None:
         """Serve until ``stop``, then finish what is owned and close everything."""
@@ -152,7 +154,7 @@ class Replica:
             self.stop()
             deadline = time.monotonic() + grace
             await asyncio.wait({serving}, timeout=grace + 1)
-            await self.core.shutdown(max(0.0, deadline - time.monotonic()))
+            await self._shut_down(max(0.0, deadline - time.monotonic()))
         finally:
             stopping.cancel()
             serving.cancel()
@@ -160,6 +162,13 @@ class Replica:
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
         log.info("shut down")
+
+    async def _shut_down(self, grace: float) -> None:
+        try:
+            async with asyncio.timeout(grace + CLOSING_SECONDS):
+                await self.core.shutdown(grace)
+        except TimeoutError:
+            log.error("some work did not end when it was cancelled")
 
     async def _hypercorn(self, config: Config) -> None:
         app = cast(Any, self.app)  # Hypercorn's types of ASGI messages are its own
