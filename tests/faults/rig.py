@@ -55,7 +55,7 @@ class PausePoints:
         self.folder.joinpath(point).touch()
 
     def release(self, point: str) -> None:
-        """Lets go on whoever waits at the point."""
+        """Lets go on whoever waits at the point: within milliseconds, so don't hold it again at once."""
         self.folder.joinpath(point).unlink(missing_ok=True)
 
     def count(self, point: str) -> int:

@@ -37,8 +37,9 @@ def conditions() -> str:
     server = redis_executable()
     version = os.popen(f"{server} --version").read().partition("v=")[2].partition(" ")[0] if server else "none"
     return (
-        f"Measured on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, Linux {platform.release().partition('-')[0]}, "
-        f"Python {platform.python_version()}, Redis {version}, the local engine."
+        f"Measured on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, "
+        f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}, Redis {version}, "
+        "the local engine."
     )
 
 

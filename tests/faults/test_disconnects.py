@@ -76,18 +76,17 @@ async def test_cut_at_any_byte_of_the_exchange__a_retry_gets_the_same_job(rig: R
 async def test_a_caller_who_leaves_stops_nothing(rig: Rig, tries: int) -> None:
     """Nobody retries: what was wholly sent is executed all the same."""
     tally = Tally("caller gone right after its request, no retry")
-    await rig.start(replicas=1)
+    await rig.start(replicas=1, env={"ONCEBOX_LEASE": "60"})
     sandbox_id = await rig.sandbox()
     marks = [f"m{number}" for number in range(tries)]
-    for mark in marks:
-        whole = job_bytes(rig, sandbox_id, mark)
-        rig.replicas[0].points.hold("after_claim")
-        before = rig.replicas[0].points.count("after_claim")
-        gone = asyncio.create_task(exchange(rig.replicas[0], whole, reply=1))
-        await rig.replicas[0].points.reached("after_claim", times=before + 1)
+    rig.replicas[0].points.hold("after_claim")
+    for number, mark in enumerate(marks):
+        gone = asyncio.create_task(exchange(rig.replicas[0], job_bytes(rig, sandbox_id, mark), reply=1))
+        await rig.replicas[0].points.reached("after_claim", times=number + 1)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        rig.replicas[0].points.release("after_claim")
+    assert not rig.runs()
+    rig.replicas[0].points.release("after_claim")
     listed: dict[str, str] = {}
     while len(listed) < tries:
         listed = {job["command"]: job["command_id"] for job in await rig.caller.jobs(rig.urls[0], sandbox_id)}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.faults.caller import Answer
-from tests.faults.rig import LEASE, Rig
+from tests.faults.rig import Rig
 from tests.faults.tally import Tally, batches, tries
 from tests.support.network_plan import Action, Duplicate, Fault
 
@@ -439,16 +439,14 @@ async def test_no_job_stays_unknown(rig: Rig, tries: int) -> None:
     await rig.start(replicas=2)
     sandbox_id = await rig.sandbox()
     marks = [f"m{number}" for number in range(tries)]
-    for mark, cut in zip(marks, itertools.cycle(["drop", "cut_after_init", "cut_before_init"]), strict=False):
+    rig.replicas[0].points.hold("after_dispatch")
+    for number, cut in zip(range(tries), itertools.cycle(["drop", "cut_after_init", "cut_before_init"]), strict=False):
         await rig.order_fault(submit_reply=cut)
-        rig.replicas[0].points.hold("after_dispatch")
-        call = asyncio.create_task(rig.caller.submit(rig.urls[0], sandbox_id, rig.command(mark), key=None))
-        await rig.replicas[0].points.reached("after_dispatch")
-        await rig.forget_faults()
+        call = asyncio.create_task(rig.caller.submit(rig.urls[0], sandbox_id, rig.command(marks[number]), key=None))
+        await rig.replicas[0].points.reached("after_dispatch", times=number + 1)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        rig.replicas[0].points.forget()
+    rig.replicas[0].points.release("after_dispatch")
     listed = {job["command"]: job["command_id"] for job in await rig.caller.jobs(rig.urls[1], sandbox_id)}
-    await asyncio.sleep(LEASE)
     await tally.audit(rig, rig.urls[1], {mark: listed.get(rig.command(mark)) for mark in marks})
     tally.check()

@@ -89,6 +89,35 @@ async def test_a_replica_frozen_past_its_lease_changes_nothing(rig: Rig, tries: 
         tally.check()
 
 
+@tries(short=5, long=50)
+async def test_a_stale_owner_does_not_touch_a_claim_that_another_replica_holds(rig: Rig, tries: int) -> None:
+    """Both are at the same step: only the token and the epoch tell them apart."""
+    tally = Tally("stale owner goes on while the new one holds the claim")
+    await rig.start(replicas=2)
+    stale, owner = rig.replicas
+    sandbox_id = await rig.sandbox(owner)
+    for marks in batches("m", tries, AT_ONCE):
+        late = await freeze_at(
+            stale, "before_dispatch", [rig.caller.submit(stale.url, sandbox_id, rig.command(m), key=m) for m in marks]
+        )
+        owner.points.hold("before_dispatch")
+        calls = [rig.caller.submit_until_answered([owner.url], sandbox_id, rig.command(m), key=m) for m in marks]
+        held = [asyncio.create_task(call) for call in calls]
+        await owner.points.reached("before_dispatch", times=len(marks))
+
+        thaw(stale)
+
+        told = await asyncio.gather(*late)
+        assert [(a.status, a.body.get("state")) for a in told] == [(202, "pending")] * len(marks), told
+        assert not rig.runs().keys() & set(marks), "the stale owner has sent its command"
+        for answer in told:
+            assert stored(rig, answer.command_id).startswith(b"1 claimed 2 1 "), "the stale owner has written"
+        owner.points.forget()
+        answers = await asyncio.gather(*held)
+        await tally.audit(rig, owner.url, {m: a.command_id for m, a in zip(marks, answers, strict=True)})
+    tally.check()
+
+
 @tries(short=2, long=40)
 async def test_a_replica_frozen_past_its_lease_hands_out_no_second_sandbox(rig: Rig, tries: int) -> None:
     """One replica for each point; `tries` is for each point."""
