@@ -15,6 +15,7 @@ class Case:
     cwd: str | None = None
     timeout: float | None = None
     interrupt: float | None = None
+    """When to interrupt it, counted from its first output."""
     settle: float = 0.0
     """How long to wait for output after the end."""
 
@@ -142,7 +143,7 @@ def _processes() -> list[Case]:
         Case("timeout with TERM ignored", "trap '' TERM; echo a; sleep 9", timeout=0.5),
         Case("timeout with a child", "sleep 9 & echo a; sleep 9", timeout=0.5),
         Case("interrupt", "echo a; sleep 9", interrupt=0.3),
-        Case("interrupt of a child", "sleep 9; echo rc $?", interrupt=0.3),
+        Case("interrupt of a child", "echo a; sleep 9; echo rc $?", interrupt=0.3),
         Case(
             "interrupt trapped",
             "trap 'echo bye; exit 5' TERM; echo a; while :; do sleep .05; done",

@@ -141,13 +141,21 @@ class Shell(Place):
         self.started.append(process)
         return process, output
 
-    def finish(self, process: subprocess.Popen[bytes], *, timeout: float | None, interrupt: float | None) -> int:
+    def finish(
+        self,
+        process: subprocess.Popen[bytes],
+        output: Path,
+        *,
+        timeout: float | None,
+        interrupt: float | None,
+    ) -> int:
         """Wait for the end as execd does, which kills the rest of the group then."""
-        begin = time.monotonic()
         if interrupt is not None:
+            while not output.stat().st_size:
+                time.sleep(0.01)
             time.sleep(interrupt)
             self._signal(process, signal.SIGTERM)
-            timeout = time.monotonic() - begin + 3.0
+            timeout = 3.0
         try:
             code = process.wait(timeout if timeout is not None else 30)
         except subprocess.TimeoutExpired:
@@ -167,7 +175,7 @@ class Shell(Place):
         settle: float = 0.0,
     ) -> Ended:
         process, output = self.start(text, env, cwd=cwd)
-        code = self.finish(process, timeout=timeout, interrupt=interrupt)
+        code = self.finish(process, output, timeout=timeout, interrupt=interrupt)
         time.sleep(settle)
         return Ended(code, output.read_bytes())
 
@@ -264,6 +272,8 @@ class Execd(Place):
             more["timeout"] = int(timeout * 1000)
         name = self.submit(text, env, **more)
         if interrupt is not None:
+            while (printed := self.call("GET", f"/command/{name}/logs"))[0] != 200 or not printed[1]:
+                time.sleep(0.01)
             time.sleep(interrupt)
             code, body = self.call("DELETE", f"/command?id={name}")
             assert code == 200, body

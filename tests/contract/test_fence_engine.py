@@ -84,7 +84,7 @@ def local(site: Site) -> Site:
 def comparable(ended: Ended) -> tuple[int, bytes]:
     """What must be the same; the number of a process and the command's id in its log's name are not."""
     output = ended.output.replace(ended.name.encode(), b"ID")
-    return ended.code, re.sub(rb"(line \d+: +)\d+( Killed)", rb"\1N\2", output)
+    return ended.code, re.sub(rb"(line \d+: ) *\d+( Killed)", rb"\1N\2", output)
 
 
 def test_fenced_commands_end_and_print_as_unfenced_ones(site: Site) -> None:

@@ -25,7 +25,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
 
 def comparable(ended: Ended) -> tuple[int, bytes]:
     """What must be the same; bash's "Killed" line has a process's number in it."""
-    return ended.code, re.sub(rb"(line \d+: +)\d+( Killed)", rb"\1N\2", ended.output)
+    return ended.code, re.sub(rb"(line \d+: ) *\d+( Killed)", rb"\1N\2", ended.output)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
