@@ -3,11 +3,11 @@
 ::
 
     [acme]
-    keys = ["<sha256 of a key, hex>"]       # several, for rotation
-    owners = ["alice", "team-*"]            # absent: only its own name
+    keys = ["<sha256 of a key, hex>"]  # several, for rotation
+    owners = ["alice", "team-*"]  # absent: only its own name
     [acme.quota]
-    sandboxes = 100                         # live
-    jobs = 200                              # running
+    sandboxes = 100  # live
+    jobs = 200  # running
     submits_per_second = 20
     polls_per_second = 500
 
@@ -181,6 +181,8 @@ def new_key() -> str:
 def lines_for(tenant: str, key: str) -> str:
     """What to add to the file for a new key. Raises ``ValueError`` for what is no tenant's name."""
     if not _NAME.fullmatch(tenant):
-        raise ValueError("a tenant's name is 1 to 63 letters, digits, '-', '_', '.', and begins and ends with a letter or digit")
+        raise ValueError(
+            "a tenant's name is 1 to 63 letters, digits, '-', '_', '.', and begins and ends with a letter or digit"
+        )
     table = tenant if re.fullmatch(r"[A-Za-z0-9_-]+", tenant) else f'"{tenant}"'
     return f'[{table}]\nkeys = ["{key_digest(key)}"]\n'

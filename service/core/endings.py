@@ -44,9 +44,7 @@ def may_have_timed_out(status: CommandStatus, timeout: int) -> bool:
     return status.finished_at - status.started_at >= timeout - SLACK
 
 
-def by_status(
-    status: CommandStatus, *, timeout: int, cancel: bool, interrupted: bool, fence: Fence | None
-) -> Ending:
+def by_status(status: CommandStatus, *, timeout: int, cancel: bool, interrupted: bool, fence: Fence | None) -> Ending:
     """The end of a command that execd knows. ``fence`` is looked at where a timeout is possible."""
     code = exit_code(status)
     killed = status.signal in (SIGKILL, SIGTERM) or code in (128 + SIGTERM, 128 + SIGKILL)
@@ -68,4 +66,3 @@ def engine_id_of(log: str | None) -> str | None:
     """execd's id of the command whose output a fence names."""
     match = _OUTPUT.fullmatch(log) if log else None
     return match[1] if match else None
-

@@ -164,7 +164,9 @@ class Jobs:
                 if watch.record is None or watch.record.revision == record.revision:
                     await watch.change(left)
 
-    async def _page(self, record: Record, place: Cursor | None, limit: int, encoding: Encoding) -> JobOutput | ExecJobOutput:
+    async def _page(
+        self, record: Record, place: Cursor | None, limit: int, encoding: Encoding
+    ) -> JobOutput | ExecJobOutput:
         body = records.job_body(record)
         if body.kind == "exec":
             return await self._exec_page(record, body, encoding)
@@ -234,7 +236,11 @@ class Jobs:
                 text, used = cursors.text_of(chunk.data, encoding, final=chunk.last)
                 if text or chunk.skipped or chunk.replace:
                     place = Cursor(chunk.start + used, state.value)
-                    yield Event("output", place.encode(), OutputEvent(output=text, encoding=encoding, replace=chunk.replace, skipped_bytes=chunk.skipped))
+                    yield Event(
+                        "output",
+                        place.encode(),
+                        OutputEvent(output=text, encoding=encoding, replace=chunk.replace, skipped_bytes=chunk.skipped),
+                    )
                 if chunk.last and chunk.start + used >= chunk.end:
                     yield Event("end", Cursor(place.offset, END).encode(), records.job_view(record))
                     return
@@ -263,7 +269,9 @@ class Jobs:
         items: list[Job] = []
         looked = 0
         while True:
-            rows = await self._store.jobs(tenant=tenant, sandbox_id=sandbox_id, before=before, limit=min(200, LOOKED_AT - looked))
+            rows = await self._store.jobs(
+                tenant=tenant, sandbox_id=sandbox_id, before=before, limit=min(200, LOOKED_AT - looked)
+            )
             for row, record in zip(rows, await self._store.get_many([row.command_id for row in rows]), strict=True):
                 before = row
                 looked += 1
@@ -273,9 +281,7 @@ class Jobs:
                         return JobPage(items=items, next_page_token=_token(row))
                 elif record is None and await self._store.now() - row.at > 60_000:
                     parsed = identity.parse_command_id(row.command_id)
-                    await self._store.unindex_job(
-                        row.command_id, tenant=tenant, sandbox_id=parsed[0] if parsed else ""
-                    )
+                    await self._store.unindex_job(row.command_id, tenant=tenant, sandbox_id=parsed[0] if parsed else "")
             if not rows:
                 return JobPage(items=items)
             if looked >= LOOKED_AT and before is not None:

@@ -73,7 +73,9 @@ async def read_news(engine: Engine, body: JobBody, *, keep: int, over: bool) -> 
     return _reading(end, size, first, pieces)
 
 
-def _reading(end: int, size: int, first: int, pieces: bytearray, *, ok: bool = True, drained: bool = False, lost: bool = False) -> Reading:
+def _reading(
+    end: int, size: int, first: int, pieces: bytearray, *, ok: bool = True, drained: bool = False, lost: bool = False
+) -> Reading:
     append = Appended(first, bytes(pieces)) if pieces else None
     return Reading(end, max(size, end), append, ok, drained, lost)
 

@@ -12,9 +12,13 @@ def refusal(error: port.EngineError, *, sandbox_id: str | None = None) -> errors
         case port.SandboxMissing():
             return errors.SandboxNotFound(sandbox_id=sandbox_id)
         case port.SandboxNotReady():
-            return errors.SandboxNotRunning(f"The sandbox can't do this now: {error.message}", sandbox_id=sandbox_id, retry_after=5)
+            return errors.SandboxNotRunning(
+                f"The sandbox can't do this now: {error.message}", sandbox_id=sandbox_id, retry_after=5
+            )
         case port.Busy():
-            return errors.QuotaExceeded(f"The engine has no room now: {error.message}", retry_after=error.retry_after or 5)
+            return errors.QuotaExceeded(
+                f"The engine has no room now: {error.message}", retry_after=error.retry_after or 5
+            )
         case port.Denied():
             return errors.EngineUnavailable("The engine does not accept this service's key.", retry_after=30)
         case port.Refused():

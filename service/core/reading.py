@@ -77,7 +77,9 @@ class Reader:
         try:
             got = await output.read_range(self._core.engine, body, offset, end - offset)
         except EngineError as error:
-            certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(body.sandbox_id)
+            certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(
+                body.sandbox_id
+            )
             if not (certain and closed):
                 return Chunk(offset, ok=False)
         else:
@@ -138,7 +140,9 @@ class Reader:
             if got.size >= known:
                 return (known if closed else got.size), 0
         except EngineError as error:
-            certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(body.sandbox_id)
+            certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(
+                body.sandbox_id
+            )
             if not certain and not closed:
                 raise errors.EngineUnavailable(command_id=record.id, retry_after=2) from error
         span = await self._core.store.output_span(record.id)

@@ -102,7 +102,11 @@ class Reconciler:
             case "void":
                 return await self._core.jobs.next_attempt(record, body)
             case "none":
-                failure = records.Failure("ENGINE_UNAVAILABLE", "The sandbox could not hold the fence (is its disk full?); nothing was run.", 5)
+                failure = records.Failure(
+                    "ENGINE_UNAVAILABLE",
+                    "The sandbox could not hold the fence (is its disk full?); nothing was run.",
+                    5,
+                )
                 refused = msgspec.structs.replace(body, failure=failure, reason=Reason.NO_FENCE)
                 return await write(record, ClaimState.REFUSED, refused)
             case "run" if found is not None and found.kind != "empty":

@@ -41,7 +41,10 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A job's record. Times with ``_at`` are Unix seconds; ``started_at`` and ``finished_at`` are the sandbox's clock."""
+    """A job's record.
+
+    Times with ``_at`` are Unix seconds; ``started_at`` and ``finished_at`` are the sandbox's clock.
+    """
 
     tenant: str
     sandbox_id: str
@@ -149,7 +152,9 @@ def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
     try:
         return decoder.decode(raw)
     except msgspec.MsgspecError as error:
-        raise errors.StoreUnavailable("A record was written by a newer release; this replica leaves it alone.") from error
+        raise errors.StoreUnavailable(
+            "A record was written by a newer release; this replica leaves it alone."
+        ) from error
 
 
 def rfc3339(seconds: float | None) -> str | None:
@@ -236,7 +241,10 @@ def is_reserved(key: str) -> bool:
 
 
 def reserved_metadata(digest: str, claim: SandboxClaim, attempt: int, secret: str | None) -> dict[str, str]:
-    """What every create writes, all of it: empty where there is nothing to say, so that labels of an image never show."""
+    """What every create writes, all of it.
+
+    Empty where there is nothing to say, so that labels of an image never show.
+    """
     owner = "" if claim.owner is None else identity.owner_digest(claim.owner)
     return {
         f"{RESERVED}idem": digest,
@@ -250,7 +258,10 @@ def reserved_metadata(digest: str, claim: SandboxClaim, attempt: int, secret: st
 
 
 def oldest(matches: Iterable[SandboxInfo]) -> SandboxInfo | None:
-    """Among several sandboxes of one digest everybody takes the same: the oldest by the engine, then the smallest id."""
+    """Among several sandboxes of one digest everybody takes the same.
+
+    The oldest by the engine, then the smallest id.
+    """
     return min(matches, key=lambda item: (item.created_at or 0.0, item.id), default=None)
 
 
@@ -274,5 +285,7 @@ def belongs(info: SandboxInfo, tenant: str, secret: str | None) -> bool:
         return False
     if not secret:
         return True
-    signed = identity.signature(secret, tenant, labels.get(f"{RESERVED}idem-owner", ""), labels.get(f"{RESERVED}idem", ""))
+    signed = identity.signature(
+        secret, tenant, labels.get(f"{RESERVED}idem-owner", ""), labels.get(f"{RESERVED}idem", "")
+    )
     return identity.same(signed, labels.get(f"{RESERVED}signature", ""))

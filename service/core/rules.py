@@ -38,12 +38,16 @@ def metadata(values: Mapping[str, str] | None) -> dict[str, str]:
             continue
         prefix, slash, name = key.rpartition("/")
         if not _NAME.fullmatch(name) or (slash and (len(prefix) > 253 or not _PREFIX.fullmatch(prefix))):
-            raise InvalidRequest.of(f"metadata.{shown(key)}", "is no label key (an optional DNS prefix and '/', then 1 to 63 letters, digits, '-', '_', '.')")
+            raise InvalidRequest.of(
+                f"metadata.{shown(key)}",
+                "is no label key (an optional DNS prefix and '/', then 1 to 63 letters, digits, '-', '_', '.')",
+            )
         if prefix == "opensandbox.io" or prefix.endswith(".opensandbox.io"):
             raise InvalidRequest.of(f"metadata.{shown(key)}", "has the engine's own prefix")
         if value and not _NAME.fullmatch(value):
             raise InvalidRequest.of(
-                f"metadata.{shown(key)}", "must be at most 63 letters, digits, '-', '_', '.', and begin and end with a letter or digit"
+                f"metadata.{shown(key)}",
+                "must be at most 63 letters, digits, '-', '_', '.', and begin and end with a letter or digit",
             )
         kept[key] = value
     if len(kept) > MAX_METADATA:
@@ -75,7 +79,10 @@ def command(text: str) -> str:
     if "\0" in text or _surrogate(text):
         raise InvalidRequest.of("command", "contains NUL or a lone surrogate")
     if len(text.encode()) > MAX_COMMAND:
-        raise PayloadTooLarge(f"command: is longer than {MAX_COMMAND} bytes; put it into a file in the sandbox", errors=InvalidRequest.of("command", f"is longer than {MAX_COMMAND} bytes").errors)
+        raise PayloadTooLarge(
+            f"command: is longer than {MAX_COMMAND} bytes; put it into a file in the sandbox",
+            errors=InvalidRequest.of("command", f"is longer than {MAX_COMMAND} bytes").errors,
+        )
     return text
 
 

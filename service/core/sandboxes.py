@@ -81,7 +81,8 @@ class Sandboxes:
     async def create(self, tenant: str, request: CreateSandbox, key: str | None) -> Answer[Sandbox]:
         """The sandbox of this key: made now, waited for, or replayed.
 
-        Raises ``IdempotencyInProgress``, ``IdempotencyKeyReused``, ``OutcomeUnknown`` and what the engine's refusal means.
+        Raises ``IdempotencyInProgress``, ``IdempotencyKeyReused``, ``OutcomeUnknown`` and what the engine's refusal
+        means.
         """
         order = self._order(tenant, request, key)
         record, replayed = await self._settle(order)
@@ -137,7 +138,9 @@ class Sandboxes:
             return []
         volume = self._settings.volume
         if volume is None:
-            raise errors.InvalidRequest.of("workspace_owner", "needs a volume for workspaces, and none is set (ONCEBOX_VOLUME)")
+            raise errors.InvalidRequest.of(
+                "workspace_owner", "needs a volume for workspaces, and none is set (ONCEBOX_VOLUME)"
+            )
         kind, _, name = volume.partition(":")
         return [
             Mount(
@@ -153,7 +156,10 @@ class Sandboxes:
     async def _settle(self, order: Order) -> tuple[Record, bool]:
         """The claim as far as it got within ``claim_wait``, and whether somebody else's work answered."""
         fresh = SandboxClaim(
-            tenant=order.tenant, fingerprint=order.fingerprint, owner=order.owner, generation=identity.random_token()[:16]
+            tenant=order.tenant,
+            fingerprint=order.fingerprint,
+            owner=order.owner,
+            generation=identity.random_token()[:16],
         )
         return await self._core.claims.once(
             order.digest,
@@ -305,7 +311,10 @@ class Sandboxes:
             await self._core.quotas.hold_sandbox(record.tenant, record.digest, left)
 
     async def known(self, tenant: str, sandbox_id: str, *, deleted: bool = False) -> SandboxRecord:
-        """The record of a sandbox of this tenant. Raises ``SandboxNotFound`` for all others, however they came about."""
+        """The record of a sandbox of this tenant.
+
+        Raises ``SandboxNotFound`` for all others, however they came about.
+        """
         missing = errors.SandboxNotFound(sandbox_id=sandbox_id)
         if not identity.plausible_sandbox_id(sandbox_id):
             raise missing
@@ -339,7 +348,10 @@ class Sandboxes:
         return record
 
     async def gone(self, sandbox_id: str) -> bool:
-        """The engine says with certainty that the sandbox is gone. No certainty: False. Believed for ``LIVENESS`` seconds."""
+        """The engine says with certainty that the sandbox is gone.
+
+        No certainty: False. Believed for ``LIVENESS`` seconds.
+        """
         loop = asyncio.get_running_loop()
         known = self._alive.get(sandbox_id)
         if known is not None and known[0] > loop.time():
@@ -446,7 +458,9 @@ class Sandboxes:
         try:
             await (self._engine.pause_sandbox if pause else self._engine.resume_sandbox)(sandbox_id)
         except EngineError as error:
-            there = {SandboxState.PAUSED, SandboxState.PAUSING} if pause else {SandboxState.RUNNING, SandboxState.RESUMING}
+            there = (
+                {SandboxState.PAUSED, SandboxState.PAUSING} if pause else {SandboxState.RUNNING, SandboxState.RESUMING}
+            )
             if isinstance(error, Unclear | NotReached) or (await self._asked(sandbox_id)).state not in there:
                 raise refusal(error, sandbox_id=sandbox_id) from error
         return await self.get(tenant, sandbox_id)

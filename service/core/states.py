@@ -87,7 +87,9 @@ SCRIPTS: Mapping[str, Mapping[ClaimState | None, frozenset[ClaimState]]] = {
         _S.ACCEPTED: frozenset({_S.CLAIMED}),
     },
     "advance": {
-        _S.UNKNOWN: frozenset({_S.UNKNOWN, _S.ACCEPTED, _S.RUNNING, _S.VOIDED, _S.REFUSED, _S.ENDED, _S.CLOSED, _S.DONE}),
+        _S.UNKNOWN: frozenset(
+            {_S.UNKNOWN, _S.ACCEPTED, _S.RUNNING, _S.VOIDED, _S.REFUSED, _S.ENDED, _S.CLOSED, _S.DONE}
+        ),
         _S.ACCEPTED: frozenset({_S.ACCEPTED, _S.RUNNING, _S.VOIDED, _S.REFUSED, _S.ENDED, _S.CLOSED}),
         _S.RUNNING: frozenset({_S.RUNNING, _S.ENDED, _S.CLOSED}),
         _S.ENDED: frozenset({_S.ENDED, _S.CLOSED}),

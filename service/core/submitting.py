@@ -209,7 +209,9 @@ class Submitter:
         except EngineError as error:
             await pauses.reach(pauses.AFTER_DISPATCH)
             if not_executed(error):
-                return await self._refuse(mine, body, await self._why(error, body.sandbox_id), started=isinstance(error, StartFailed))
+                return await self._refuse(
+                    mine, body, await self._why(error, body.sandbox_id), started=isinstance(error, StartFailed)
+                )
             return await self.unclear(mine, body)
 
     async def _prepare(self, mine: Record, body: JobBody, *, fresh: bool) -> Boot | None:
@@ -218,7 +220,9 @@ class Submitter:
         if not fresh and boot is not None:
             found = await self._core.fences.read(body.sandbox_id, token_of(mine.id, mine.attempt))
             if found is not None and found.fingerprint not in (None, body.fingerprint):
-                raise errors.IdempotencyKeyReused("This key was used for another command in this sandbox; nothing was run.", command_id=mine.id)
+                raise errors.IdempotencyKeyReused(
+                    "This key was used for another command in this sandbox; nothing was run.", command_id=mine.id
+                )
         return boot
 
     async def _boot(self, sandbox_id: str) -> Boot | None:
@@ -259,7 +263,9 @@ class Submitter:
             return problem
         return errors.SandboxNotRunning(f"The sandbox is {state.value}.", sandbox_id=sandbox_id, retry_after=5)
 
-    async def _refuse(self, mine: Record, body: JobBody, error: errors.OnceboxError, *, started: bool = False) -> Record | None:
+    async def _refuse(
+        self, mine: Record, body: JobBody, error: errors.OnceboxError, *, started: bool = False
+    ) -> Record | None:
         match error:
             case _ if started:
                 reason = Reason.START_FAILED

@@ -18,7 +18,9 @@ from service.messages import SandboxState
 class EngineError(Exception):
     """A call to the engine brought no answer. ``message`` is untrusted text of at most a few hundred characters."""
 
-    def __init__(self, message: str, *, code: str | None = None, status: int | None = None, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, status: int | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
@@ -205,14 +207,18 @@ class Engine(Protocol):
         ...
 
     async def submit(self, sandbox_id: str, spec: CommandSpec) -> str:
-        """Start a command in the background; execd's id of it. Returns at the terminal event, not at the stream's end."""
+        """Start a command in the background.
+
+        Execd's id of it. Returns at the terminal event, not at the stream's end.
+        """
         ...
 
     def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncIterator[CommandEvent]:
         """Run a command in the foreground. Ends after ``complete`` (exit code 0) or ``exit``.
 
         Raises ``StartFailed`` where execd says that it never started, ``Unclear`` when the stream ends without a
-        terminal event or brings nothing (not even a ping) for ``silence`` seconds; before ``init`` also ``Refused`` and ``NotReached``.
+        terminal event or brings nothing (not even a ping) for ``silence`` seconds; before ``init`` also
+        ``Refused`` and ``NotReached``.
         """
         ...
 

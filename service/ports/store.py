@@ -92,13 +92,26 @@ class Store(Protocol):
         ...
 
     async def take_over(self, seen: Record, *, token: str, owner: str, lease: float) -> tuple[bool, Record | None]:
-        """CLAIMED with a lease that ran out (by the server's time, at epoch ``seen.epoch`` and token ``seen.token``) becomes ours: epoch + 1, same attempt and body."""
+        """CLAIMED with a lease that ran out becomes ours: epoch + 1, same attempt and body.
+
+        By the server's time, and at ``seen``'s epoch and token.
+        """
         ...
 
     async def reopen(
-        self, seen: Record, *, token: str, owner: str, lease: float, next_attempt: bool, body: bytes, request: bytes = b""
+        self,
+        seen: Record,
+        *,
+        token: str,
+        owner: str,
+        lease: float,
+        next_attempt: bool,
+        body: bytes,
+        request: bytes = b"",
     ) -> tuple[bool, Record | None]:
-        """REFUSED, VOIDED, ACCEPTED, UNKNOWN or DONE, at ``seen.revision`` and token, becomes CLAIMED: epoch + 1, attempt + 1 if ``next_attempt``, no TTL.
+        """REFUSED, VOIDED, ACCEPTED, UNKNOWN or DONE, at ``seen.revision`` and token, becomes CLAIMED again.
+
+        Epoch + 1, attempt + 1 if ``next_attempt``, no TTL.
 
         The script itself holds: VOIDED and ACCEPTED (whose submission met a void) always take the next attempt,
         REFUSED never does. A wish to cancel is dropped, but from ACCEPTED.
@@ -106,7 +119,10 @@ class Store(Protocol):
         ...
 
     async def dispatch(self, mine: Record, *, lease: float, body: bytes) -> tuple[bool, Record | None]:
-        """CLAIMED becomes DISPATCHED for the owner (token and epoch), with a fresh lease. Refused where a cancel is wished."""
+        """CLAIMED becomes DISPATCHED for the owner (token and epoch), with a fresh lease.
+
+        Refused where a cancel is wished.
+        """
         ...
 
     async def renew(self, mine: Record, *, lease: float) -> tuple[bool, Record | None]:
@@ -124,7 +140,10 @@ class Store(Protocol):
         ...
 
     async def abandon(self, seen: Record, *, body: bytes, ttl: float | None) -> tuple[bool, Record | None]:
-        """At ``seen.revision`` and token, with a lease that ran out: CLAIMED becomes REFUSED with ``ttl``, DISPATCHED becomes UNKNOWN without."""
+        """At ``seen.revision`` and token, with a lease that ran out.
+
+        CLAIMED becomes REFUSED with ``ttl``, DISPATCHED becomes UNKNOWN without.
+        """
         ...
 
     async def advance(
@@ -141,7 +160,8 @@ class Store(Protocol):
 
         ``append`` adds output in the same script: where ``append.offset`` is the end of what is kept it is joined on,
         else it takes its place (a gap). Of what is kept, at least the last ``record_output`` bytes stay and at most
-        twice as many; closing (CLOSED) trims to ``record_output``, compresses, and sets the same TTL. ``quiet``: no message (nothing a
+        twice as many; closing (CLOSED) trims to ``record_output``, compresses, and sets the same TTL.
+        ``quiet``: no message (nothing a
         waiter needs to know).
         """
         ...
@@ -192,17 +212,22 @@ class Store(Protocol):
     # -- indexes: written before the claim, removed after the end, dangling entries dropped when met
 
     async def index_job(self, command_id: str, *, tenant: str, sandbox_id: str, look_in: float) -> None:
-        """List a job under its tenant and its sandbox (at the server's time; a job listed already keeps its place), and as active with its first look in ``look_in`` seconds (never later than one already set)."""
+        """List a job under its tenant and its sandbox (at the server's time.
+
+        A job listed already keeps its place), and as active with its first look in ``look_in`` seconds (never later
+        than one already set).
+        """
         ...
 
     async def unindex_job(self, command_id: str, *, tenant: str, sandbox_id: str) -> None:
         """Take a job out of every index."""
         ...
 
-    async def jobs(
-        self, *, tenant: str, sandbox_id: str | None, before: JobRow | None, limit: int
-    ) -> list[JobRow]:
-        """A tenant's jobs (of one sandbox), newest first, after ``before``. Equal times are ordered by id, descending."""
+    async def jobs(self, *, tenant: str, sandbox_id: str | None, before: JobRow | None, limit: int) -> list[JobRow]:
+        """A tenant's jobs (of one sandbox), newest first, after ``before``.
+
+        Equal times are ordered by id, descending.
+        """
         ...
 
     async def active_of(self, sandbox_id: str) -> list[str]:
@@ -210,7 +235,11 @@ class Store(Protocol):
         ...
 
     async def due(self, *, limit: int, lease: float) -> list[str]:
-        """Active jobs whose look is due, at most ``limit``; each is set back by ``lease`` seconds in the same step, so that no other replica gets it meanwhile and, should this one die, another does."""
+        """Active jobs whose look is due, at most ``limit``.
+
+        Each is set back by ``lease`` seconds in the same step, so that no other replica gets it meanwhile and,
+        should this one die, another does.
+        """
         ...
 
     async def next_look(self, command_id: str, *, after: float) -> None:
@@ -267,7 +296,10 @@ class Store(Protocol):
         ...
 
     def changes(self) -> AsyncIterator[str | None]:
-        """Ids of records as they change, from every replica, over one subscription of its own; None when messages may have been lost (so look for yourself). Reconnects for ever; ends when cancelled."""
+        """Ids of records as they change, from every replica, over one subscription of its own.
+
+        None when messages may have been lost (so look for yourself). Reconnects for ever; ends when cancelled.
+        """
         ...
 
     async def now(self) -> int:

@@ -38,9 +38,7 @@ class Rig:
 
     async def replica(self, **changes: Any) -> Core:
         settings = msgspec.structs.replace(self.settings, **changes)
-        store = open_store(
-            settings.redis_url, retention=settings.retention, record_output=settings.record_output
-        )
+        store = open_store(settings.redis_url, retention=settings.retention, record_output=settings.record_output)
         engine = OpenSandboxEngine(settings.engine_url, api_key=KEY, proxy=settings.engine_proxy)
         core = Core(store, engine, settings, lookup_tries=(0.0, 0.1, 0.3))
         await core.start()
@@ -71,7 +69,8 @@ def local_engine(root: str) -> Iterator[str]:
         env={**os.environ, "OPEN_SANDBOX_API_KEY": KEY},
     )  # fmt: skip
     with process:
-        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdin is not None
         yield msgspec.json.decode(process.stdout.readline())["url"]
         process.stdin.close()
         process.wait(30)

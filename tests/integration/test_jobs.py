@@ -196,7 +196,7 @@ async def test_all_that_was_written_before_a_delete_is_kept(here: Rig, core: Cor
     id = await submit(core, box, "seq 100000; echo end; sleep 60")
     await asyncio.sleep(1.0)
     await core.sandboxes.delete("default", box)
-    page, text = await follow(core, id, limit=10_000)
+    _, text = await follow(core, id, limit=10_000)
     assert text.endswith("99999\n100000\nend\n")
     assert len(text) >= 200_000
 
@@ -370,7 +370,9 @@ async def test_jobs_are_listed_by_state_and_metadata(core: Core, box: str) -> No
 # -- the pace
 
 
-async def test_callers_who_poll_as_fast_as_they_like_do_not_hurry_the_engine(here: Rig, core: Core, other: Core) -> None:
+async def test_callers_who_poll_as_fast_as_they_like_do_not_hurry_the_engine(
+    here: Rig, core: Core, other: Core
+) -> None:
     box = await here.sandbox(core)
     ids = [await submit(core, box, "for i in $(seq 60); do echo $i; sleep 0.1; done") for _ in range(10)]
     await asyncio.sleep(1)

@@ -47,9 +47,7 @@ def redis_executable() -> Path | None:
 
 def _major_version(executable: str) -> int | None:
     try:
-        shown = subprocess.run(
-            [executable, "--version"], capture_output=True, text=True, timeout=10, check=True
-        )
+        shown = subprocess.run([executable, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     found = re.search(r"\bv=(\d+)\.", shown.stdout)

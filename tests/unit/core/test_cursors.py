@@ -41,7 +41,9 @@ def test_a_cursor_comes_back_as_it_was(offset: int, seen: str) -> None:
     assert cursors.parse(cursor.encode()) == cursor
 
 
-@pytest.mark.parametrize("text", ["", "0", "abc", "MS4wLg", "é", "MS4wLnJ1bm5pbmc=", "MS4wMC5ydW5uaW5n", "x" * 500, "\n"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "abc", "MS4wLg", "é", "MS4wLnJ1bm5pbmc=", "MS4wMC5ydW5uaW5n", "x" * 500, "\n"]
+)
 def test_what_is_no_cursor_of_ours_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         cursors.parse(text)
@@ -54,4 +56,5 @@ def test_any_text_is_a_cursor_or_is_refused(text: str) -> None:
         cursor = cursors.parse(text)
     except InvalidRequest:
         return
-    assert cursor is not None and cursor.encode() == text
+    assert cursor is not None
+    assert cursor.encode() == text

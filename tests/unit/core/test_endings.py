@@ -13,7 +13,13 @@ from service.ports.engine import CommandStatus
 
 def status(exit_code: int | None, signal: int | None = None, took: float = 1.0) -> CommandStatus:
     return CommandStatus(
-        id="c", content="", running=False, exit_code=exit_code, signal=signal, started_at=100.0, finished_at=100.0 + took
+        id="c",
+        content="",
+        running=False,
+        exit_code=exit_code,
+        signal=signal,
+        started_at=100.0,
+        finished_at=100.0 + took,
     )
 
 

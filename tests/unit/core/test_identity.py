@@ -31,7 +31,14 @@ def test_two_different_callers_never_share_the_digest_of_a_job(
 
 
 def test_parts_that_join_alike_are_told_apart() -> None:
-    cases = [("t", "ab", "cd"), ("t", "a", "bcd"), ("t", "ab|cd", ""), ("ta", "b", "cd"), ("t", "", "abcd"), ("t", None, "abcd")]
+    cases = [
+        ("t", "ab", "cd"),
+        ("t", "a", "bcd"),
+        ("t", "ab|cd", ""),
+        ("ta", "b", "cd"),
+        ("t", "", "abcd"),
+        ("t", None, "abcd"),
+    ]
     digests = {identity.sandbox_digest(tenant, owner, "f" * 32, key) for tenant, owner, key in cases}
     assert len(digests) == len(cases)
 
@@ -73,7 +80,8 @@ def test_a_command_id_leads_back_to_its_sandbox(sandbox_id: str, digest: str | N
     [
         "", "cmd_", "cmd__" + "0" * 32, "cmd_c2ItMQ_" + "0" * 31, "cmd_c2ItMQ_" + "0" * 33, "cmd_c2ItMQ_" + "G" * 32,
         "cmd_c2ItMQ==_" + "0" * 32, "cmd_c2ItMR_" + "0" * 32, "cmd_/w_" + "0" * 32, "cmd__w_" + "0" * 32,
-        "CMD_c2ItMQ_" + "0" * 32, " cmd_c2ItMQ_" + "0" * 32, "cmd_c2ItMQ_" + "0" * 32 + "\n", "cmd_" + "A" * 300 + "_" + "0" * 32,
+        "CMD_c2ItMQ_" + "0" * 32, " cmd_c2ItMQ_" + "0" * 32,
+        "cmd_c2ItMQ_" + "0" * 32 + "\n", "cmd_" + "A" * 300 + "_" + "0" * 32,
     ],
 )  # fmt: skip
 def test_an_id_that_we_would_not_make_is_no_id(made_up: str) -> None:
@@ -138,5 +146,10 @@ def test_two_requests_that_mean_different_things_differ(one: SubmitJob, other: S
 def test_a_signature_is_worth_nothing_for_anybody_else() -> None:
     mine = identity.signature("secret", "acme", "o", "d")
     assert identity.same(mine, identity.signature("secret", "acme", "o", "d"))
-    for secret, tenant, owner, digest in [("other", "acme", "o", "d"), ("secret", "evil", "o", "d"), ("secret", "acme", "x", "d"), ("secret", "acme", "o", "x")]:
+    for secret, tenant, owner, digest in [
+        ("other", "acme", "o", "d"),
+        ("secret", "evil", "o", "d"),
+        ("secret", "acme", "x", "d"),
+        ("secret", "acme", "o", "x"),
+    ]:
         assert not identity.same(mine, identity.signature(secret, tenant, owner, digest))

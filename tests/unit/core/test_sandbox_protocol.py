@@ -91,9 +91,7 @@ def choose(world: World, rules: Rules) -> int | None:
     alive = [box for box in world.boxes if box.id not in world.ended]
     if not rules.oldest:
         return max(alive, key=lambda box: (box.attempt, box.id)).id if alive else None
-    infos = [
-        SandboxInfo(id=f"{box.id:03}", state=SandboxState.RUNNING, created_at=float(box.id)) for box in alive
-    ]
+    infos = [SandboxInfo(id=f"{box.id:03}", state=SandboxState.RUNNING, created_at=float(box.id)) for box in alive]
     found = records.oldest(infos)
     return int(found.id) if found is not None else None
 
@@ -214,9 +212,7 @@ def may_sweep(claim: Claim, box: Box, rules: Rules) -> bool:
         given_up=sorted(claim.given_up),
         sandbox_id=str(claim.box),
     )
-    return records.never_handed_out(
-        body, sandbox_id=str(box.id), generation=str(box.generation), attempt=box.attempt
-    )
+    return records.never_handed_out(body, sandbox_id=str(box.id), generation=str(box.generation), attempt=box.attempt)
 
 
 def explore(start: World, rules: Rules) -> tuple[int, set[str]]:
