@@ -1,5 +1,8 @@
 """Following a job: polling, cursors, and draining its output to the end, without I/O.
 
+Long polls are enough here: they survive every hop that answers within a minute, and each answer stands alone, so
+that a lost one costs nothing. A stream of events would be a second way to the same rules.
+
 The rules:
 
 - The place is a cursor, taken from each answer whose log read succeeded. ``logs_ok: false`` keeps the cursor,
@@ -38,6 +41,8 @@ DRAIN_WAIT = 5
 """Seconds that a read after the terminal state waits for more."""
 DEAD_AFTER = 15.0
 """Seconds without a byte, after the long poll's own, after which a read's connection counts as dead."""
+LAST_LOOK = 0.5
+"""Seconds that a long poll leaves before the deadline, so that its answer is still heard."""
 EMPTY_AT_END = 2
 """Reads of a finished job that succeed and bring nothing: then that is all, whether the service says so or not."""
 UNREADABLE_AT_END = 5
@@ -87,6 +92,8 @@ class Follower:
         self._bugs = 0
         self._interval = POLL_FIRST
         self._due_in = 0.0
+        self._asked_at = 0.0
+        self._asked_for = 0
         self._waits: bool | None = None
         self._snapshot: Piece | None = None
 
@@ -115,10 +122,8 @@ class Follower:
         yield from pause(self._terms, min(self._due_in, self._deadline.remaining()), self._deadline)
         # Whatever the clock says: no deadline passes without a look after it.
         self._last_chance = self._deadline.remaining() <= 0
-        started = self._terms.clock()
-        wait = self._wait()
-        read = yield from self._answered(wait)
-        return self._take(read, asked=wait, elapsed=self._terms.clock() - started)
+        read = yield from self._answered()
+        return self._take(read, elapsed=self._terms.clock() - self._asked_at)
 
     def _too_late(self) -> DeadlineExceeded:
         state = f" ({self.last.state.value} when last seen)" if self.last else ""
@@ -134,12 +139,14 @@ class Follower:
         if self.last is not None and not self.last.logs_ok:
             return 0
         most = DRAIN_WAIT if self._terminal_seen else MAX_WAIT
-        return int(min(most, self._deadline.remaining()))
+        return max(0, int(min(most, self._deadline.remaining() - LAST_LOOK)))
 
-    def _answered(self, wait: int) -> Flow[JobRead]:
+    def _answered(self) -> Flow[JobRead]:
         while True:
+            self._asked_at = self._terms.clock()
+            self._asked_for = self._wait()
             try:
-                answer = yield from ask(self._terms, self._request(wait), self._deadline)
+                answer = yield from ask(self._terms, self._request(self._asked_for), self._deadline)
                 fault = fault_of(answer, of_job=True, now=self._terms.wall())
                 if fault is None:
                     read = self._checked(answer)
@@ -148,10 +155,8 @@ class Follower:
                     return read
             except Fault as caught:
                 fault = caught
-            if self._gave_in(fault, wait):
-                wait = 0 if "wait" in self._terms.unsupported else wait
-                continue
-            yield from self._bear(fault)
+            if not self._gave_in(fault):
+                yield from self._bear(fault)
 
     def _request(self, wait: int) -> Request:
         query: dict[str, str] = {"encoding": self._encoding.value}
@@ -173,12 +178,13 @@ class Follower:
         if stale:
             raise Fault(unreadable(answer, "output came and the cursor did not move"), passing=True)
         try:
-            _piece(read).data()
+            if read.encoding is Encoding.BASE64:
+                _piece(read).data()
         except ValueError as error:
             raise Fault(unreadable(answer, f"output that is not base64: {error}"), passing=True) from None
         return read
 
-    def _gave_in(self, fault: Fault, wait: int) -> bool:
+    def _gave_in(self, fault: Fault) -> bool:
         """Whether the request can be put in another way that the service may understand."""
         error = fault.error
         if not isinstance(error, InvalidRequest):
@@ -190,7 +196,7 @@ class Follower:
             self._restarted = True
             self._snapshot = None
             return True
-        sent = {"wait": wait > 0, "timeout": self._job_timeout is not None}
+        sent = {"wait": self._asked_for > 0, "timeout": self._job_timeout is not None}
         for name in _OPTIONAL:
             if sent[name] and name not in self._terms.unsupported and (name in named or not named):
                 self._terms.unsupported.add(name)
@@ -213,8 +219,9 @@ class Follower:
 
     # Taking
 
-    def _take(self, read: JobRead, *, asked: int, elapsed: float) -> Piece | None:
-        had_cursor = self.cursor is not None
+    def _take(self, read: JobRead, *, elapsed: float) -> Piece | None:
+        # Without a cursor the service could not know what is news.
+        asked = self._asked_for if self.cursor is not None else 0
         new_state = self.last is None or read.state is not self.last.state
         piece = self._piece_of(read) if read.logs_ok else None
         if read.logs_ok and read.cursor is not None:
@@ -225,7 +232,7 @@ class Follower:
         self.last = read
         if self._note is not None:
             self._note(read)
-        self._pace(read, piece, new_state=new_state, asked=asked if had_cursor else 0, elapsed=elapsed)
+        self._pace(read, piece, new_state=new_state, asked=asked, elapsed=elapsed)
         return piece
 
     def _piece_of(self, read: JobRead) -> Piece | None:
@@ -251,7 +258,7 @@ class Follower:
             self._unreadable += read.cursor is None
             return self._unreadable >= UNREADABLE_AT_END
         if read.output_complete or read.cursor is None:
-            return not read.more
+            return True
         if self._terminal_seen and not news and not read.more:
             self._empty += 1
         return self._empty >= EMPTY_AT_END
@@ -271,7 +278,6 @@ class Follower:
             self._due_in = max(0.0, self._interval - elapsed)
             self._interval = min(POLL_CAP, self._interval * POLL_GROWTH)
         else:
-            # Without a cursor the service can't tell what is news; with one it can wait.
             self._due_in = max(0.0, (NEWS_GAP if self.cursor else self._interval) - elapsed)
 
 

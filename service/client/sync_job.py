@@ -59,7 +59,8 @@ class Job(JobView):
         Args:
             cursor: go on after an earlier ``job.cursor``; None: from the start.
             follow: False: only what is there now.
-            timeout: seconds after which :class:`DeadlineExceeded` is raised; None: never.
+            timeout: seconds after which :class:`DeadlineExceeded` is raised; None: never, but at the client's own
+                deadline without ``follow``.
 
         Raises:
             JobNotFound: the service does not know the id.

@@ -91,6 +91,8 @@ class JobView:
     def _follower(
         self, encoding: Encoding, timeout: float | None, cursor: str | None = None, *, follow: bool = True
     ) -> Follower:
+        if timeout is None and not follow:
+            timeout = self._calls.terms.deadline  # a look, not a wait
         return Follower(
             self._calls.terms,
             self._id,

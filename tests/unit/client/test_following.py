@@ -10,6 +10,7 @@ import pytest
 
 from service.client import (
     CommandFailed,
+    ConnectionFailed,
     DeadlineExceeded,
     InvalidRequest,
     JobNotFound,
@@ -54,6 +55,12 @@ def test_a_read_that_did_not_get_at_the_output_is_made_again() -> None:
     assert list(job.stream()) == ["a", "b"]
     assert cursors(network) == [None, "c1", "c1", "c1"]
     assert job.logs_ok
+
+
+def test_nothing_is_taken_from_a_read_that_did_not_get_at_the_output() -> None:
+    network = Scripted(read(output="a", cursor="c1"), read(output="junk", cursor="c5", logs_ok=False), done("b"))
+
+    assert network.client().job("cmd_1").result().output == "ab"
 
 
 def test_logs_ok_is_on_the_job_while_it_is_followed() -> None:
@@ -133,6 +140,15 @@ def test_a_stream_that_does_not_follow_gives_what_is_there() -> None:
 
     assert list(network.client().job("cmd_1").stream(follow=False)) == ["a", "b"]
     assert all("wait" not in query for query in queries(network))
+
+
+def test_a_look_gives_up_at_the_client_s_deadline() -> None:
+    network = Scripted(*[DROPPED] * 99)
+
+    with pytest.raises(DeadlineExceeded) as caught:
+        list(network.client(deadline=20).job("cmd_1").stream(follow=False))
+
+    assert isinstance(caught.value.__cause__, ConnectionFailed)
 
 
 # When it is over
@@ -345,6 +361,28 @@ def test_a_silent_connection_is_noticed_soon_after_the_long_poll() -> None:
     assert [request.read_timeout for request in network.requests] == [45, 45]
 
 
+def test_after_a_success_the_next_fault_is_a_first_one() -> None:
+    network = Scripted(*[DROPPED] * 4, read(output="a", cursor="c1"), DROPPED, done())
+    client = network.client()
+    client._calls.terms.chance = lambda: 1.0
+
+    client.job("cmd_1").result()
+
+    assert network.clock.naps == [0.5, 1, 2, 4, 0.2, 0.5]
+
+
+def test_time_lost_to_faults_is_not_taken_for_a_long_poll() -> None:
+    network = Scripted(
+        read(output="a", cursor="c1"), read(cursor="c1"), (45.0, DROPPED), read(cursor="c1"), read(cursor="c1"), done()
+    )
+    client = network.client()
+    client._calls.terms.chance = lambda: 0.0
+
+    client.job("cmd_1").result()
+
+    assert network.clock.naps == [0.2, 2, 3, 4.5]
+
+
 # Deadlines
 
 
@@ -371,6 +409,14 @@ def test_the_last_long_poll_is_cut_to_the_timeout() -> None:
     network.client().job("cmd_1").result(timeout=10)
 
     assert queries(network)[1]["wait"] == "9"
+
+
+def test_after_faults_the_long_poll_is_cut_to_what_is_left() -> None:
+    network = Scripted(read(cursor="c1"), (6.0, DROPPED), (2.0, read(cursor="c1")), done())
+
+    network.client().job("cmd_1").result(timeout=10)
+
+    assert [query["wait"] for query in queries(network)][:3] == ["9", "9", "3"]
 
 
 def test_a_timeout_of_nothing_is_one_look() -> None:
