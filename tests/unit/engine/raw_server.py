@@ -84,7 +84,7 @@ class RawServer:
                 await writer.drain()
                 if request.headers.get("connection") == "close":
                     break
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             self.open_now -= 1

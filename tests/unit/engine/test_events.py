@@ -121,6 +121,7 @@ def test_a_stream_comes_to(framing: Any, name: str, frames: Frames, end: int | t
         assert stream.over, name
         assert stream.failure is None
         assert events[-1].exit_code == end
+        assert stream.command == ID
     else:
         assert type(stream.failure) is end
         assert not stream.over

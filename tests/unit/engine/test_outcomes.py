@@ -65,6 +65,7 @@ ANSWERED: list[tuple[str, Exchange, type[EngineError] | None]] = [
     ),
     ("another 404", answered(Call.GET, L, 404, problem("KUBERNETES::POOL_NOT_FOUND")), Refused),
     ("a 404 with that code in its text", answered(Call.GET, L, 404, problem("X", "SANDBOX_NOT_FOUND")), Refused),
+    ("that code with another status", answered(Call.GET, L, 400, problem("X::SANDBOX_NOT_FOUND")), Refused),
     ("a get that races a delete", answered(Call.GET, L, 500, problem("DOCKER::SANDBOX_QUERY_FAILED")), Unclear),
     ("a 500 that says not found", answered(Call.GET, L, 500, problem("DOCKER::SANDBOX_NOT_FOUND")), Unclear),
     ("not running", answered(Call.PAUSE, L, 409, problem("DOCKER::SANDBOX_NOT_RUNNING")), SandboxNotReady),
