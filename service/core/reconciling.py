@@ -102,13 +102,17 @@ class Reconciler:
             case "void":
                 return await self._core.jobs.next_attempt(record, body)
             case "none":
+                voided = await self._fences.void(body.sandbox_id, token_of(record.id, record.attempt), body.boot or "")
+                if voided.outcome in ("run", "boot"):
+                    return await self._voided(record, body, voided)
                 failure = records.Failure(
                     "ENGINE_UNAVAILABLE",
                     "The sandbox could not hold the fence (is its disk full?); nothing was run.",
                     5,
                 )
                 refused = msgspec.structs.replace(body, failure=failure, reason=Reason.NO_FENCE)
-                return await write(record, ClaimState.REFUSED, refused)
+                made = voided.outcome == "voided"
+                return await write(record, ClaimState.VOIDED if made else ClaimState.REFUSED, refused)
             case "run" if found is not None and found.kind != "empty":
                 return await self._adopt(record, body, found)
             case "run" if marker.fingerprint is None and found is not None:
@@ -187,16 +191,20 @@ class Reconciler:
         return await self._lost(record, body, Reason.START_NOT_CONFIRMED)
 
     async def _replaced(self, record: Record, body: JobBody, voided: Voided | None) -> Record:
-        """Another boot mark than at dispatch: another container, or a job wiped the directory (rule 2)."""
+        """Another boot mark than at dispatch: another container, or a job wiped the directory (rule 2).
+
+        The living are looked for first: a mark keeps the start of the container that it was made in, and one that
+        came back with its files kept is another.
+        """
         look = await self._fences.look(body.sandbox_id, token_of(record.id, record.attempt))
         start = look.start if voided is None or look.start else voided.start
         mark = fence.parse_boot((body.boot or "").encode())
-        if mark is not None and mark.replaced_by(start):
-            return await self._lost(record, body, Reason.CONTAINER_RESTARTED)
         if look.fence is not None and look.fence.kind not in ("void", "empty"):
             return await self._adopt(record, body, look.fence)
         if look.alive:
             return await self._adopt(record, body, Fence(kind="damaged"))
+        if mark is not None and mark.replaced_by(start):
+            return await self._lost(record, body, Reason.CONTAINER_RESTARTED)
         if record.now / 1000 > self._core.looker.deadline(body) + DEADLINE_GRACE:
             return await self._lost(record, body, Reason.FENCE_WIPED)
         return await self._later(record, body)

@@ -328,9 +328,8 @@ class Spawner:
             if ended is None:
                 return
             pid = ended.si_pid
-            if pid not in self.commands:
-                for descriptor in list(self.reports):
-                    self.read_report(descriptor)
+            for descriptor in list(self.reports):
+                self.read_report(descriptor)
             kill_rest = self.commands.pop(pid, None)
             if kill_rest:
                 signal_group(pid, signal.SIGKILL)
