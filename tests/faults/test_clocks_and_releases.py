@@ -1,6 +1,7 @@
 """Replicas whose clocks are wrong, and replicas of another release, on one Redis."""
 
 import asyncio
+import os
 import time
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +27,7 @@ def clock_off_by(folder: Path, seconds: int) -> dict[str, str]:
     place = folder / f"clock{seconds}"
     place.mkdir()
     (place / "sitecustomize.py").write_text(SHIFT.format(seconds=seconds))
-    return {"PYTHONPATH": str(place)}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")]))}
 
 
 def seconds_of(shown: str) -> float:
