@@ -15,6 +15,9 @@ from service.store.scripts import Args, Call
 from service.store.trouble import CAUGHT, unavailable
 from service.store.urls import Server, close
 
+CLOSED = "The store is closed."
+"""What whoever still asks is told after ``close``."""
+
 log = logging.getLogger(__name__)
 
 DEADLINE = 4.0
@@ -82,8 +85,10 @@ class Link:
         return await self._all([self._ask(call.by_sha(), call.by_text()) for call in calls])
 
     async def close(self) -> None:
-        """Close every connection. What is under way gets its time."""
+        """Close every connection. What is under way gets its time, what waits is told so."""
         self._closed = True
+        for ask in self._waiting:
+            ask.answer(StoreUnavailable(CLOSED))
         if self._serving:
             _, late = await asyncio.wait(self._serving, timeout=DEADLINE)
             for task in late:
@@ -93,7 +98,7 @@ class Link:
     def _ask(self, args: Args, otherwise: Args = (), *, alone: Callable[[], Awaitable[Any]] | None = None) -> _Ask:
         ask = _Ask(args, otherwise, alone)
         if self._closed:
-            raise StoreUnavailable("The store is closed.")
+            raise StoreUnavailable(CLOSED)
         self._waiting.append(ask)
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -150,9 +155,9 @@ class Link:
             # redis-py uses a connection while another task closes it, and stumbles over what is None by then.
             log.warning("unexpected from the Redis client", exc_info=error)
             answers = [error] * len(asks)
-        except BaseException:
+        except asyncio.CancelledError:
             for ask in asks:
-                ask.reply.cancel()
+                ask.answer(StoreUnavailable(CLOSED))
             raise
         for ask, answer in zip(asks, answers, strict=True):
             ask.answer(answer)

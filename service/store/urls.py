@@ -39,7 +39,7 @@ def server(url: str, max_connections: int) -> Server:
     match parts.scheme:
         case "memory":
             return _in_process()
-        case "redis" | "rediss" | "unix":
+        case "redis" | "rediss":
             return _standalone(url, max_connections)
         case "redis+sentinel" | "rediss+sentinel":
             return _sentinel(parts, max_connections)
@@ -47,7 +47,7 @@ def server(url: str, max_connections: int) -> Server:
             return _cluster(parts, max_connections)
         case _:
             raise ValueError(
-                "a Redis URL begins with memory://, redis://, rediss://, unix://, redis+sentinel:// or"
+                "a Redis URL begins with memory://, redis://, rediss://, redis+sentinel:// or"
                 f" redis+cluster://, not {parts.scheme or url!r}"
             )
 

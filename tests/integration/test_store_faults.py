@@ -357,6 +357,21 @@ async def test_health_says_what_an_operator_must_know(start_redis: RedisStarter,
         await store.health()
 
 
+async def test_closing_tells_whoever_waits(redis_server: RedisServer, opened: Opener, impatient: None) -> None:
+    store = opened(redis_server, max_connections=1)
+    await store.get(JOB)
+    redis_server.pause()
+    works = [asyncio.create_task(_claim(store, "t", f"cmd_{n}")) for n in range(3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    works.append(asyncio.create_task(_claim(store, "t", "cmd_late")))
+    await asyncio.sleep(0)
+    await store.close()
+    answers = await asyncio.gather(*works, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+    redis_server.resume()
+
+
 async def test_a_closed_store_says_so(redis_server: RedisServer, opened: Opener) -> None:
     store = opened(redis_server)
     await store.get(JOB)
