@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from service.core.identity import random_token
+from service.core.identity import MadeKey, random_token
 from service.errors import InvalidIdempotencyKey, InvalidRequest, JobNotFound, SandboxNotFound
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Exchange:
     def take_key(self, *, makes: bool) -> None:
         """Find the key in force. Raises ``InvalidIdempotencyKey``; a key is in force all the same."""
         if makes:
-            self.key = random_token()
+            self.key = MadeKey(random_token())
         sent = idempotency_key(self.headers.get("idempotency-key", []))
         if sent is not None:
             self.key = sent

@@ -80,10 +80,11 @@ class Core:
         self._clock: tuple[float, float] | None = None
 
     async def start(self) -> None:
-        """Begin to listen for changes, to follow jobs, and to sweep."""
+        """Begin to listen for changes, to follow jobs, to sweep, and to keep up with what tenants may do."""
         self.tasks.start(self.watches.listen(), "changes")
         self.tasks.start(self.follower.run(), "follower")
         self.tasks.start(self.sweeper.run(), "sweeper")
+        self.tasks.start(self.policy.watch(), "policy")
 
     async def shutdown(self, grace: float) -> None:
         """Finish what is owned, for ``grace`` seconds at most; give back what was not dispatched; close everything."""

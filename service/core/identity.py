@@ -95,6 +95,12 @@ def fence_token(ref: str, attempt: int) -> str:
     return _hash("fence", ref, str(attempt))
 
 
+class MadeKey(str):
+    """An Idempotency-Key that the server made for this very request: nothing of it can exist yet."""
+
+    __slots__ = ()
+
+
 def random_token() -> str:
     """128 random bits in hex: a claim's token, a generation, a boot mark, a key made for a caller."""
     return secrets.token_hex(16)

@@ -35,6 +35,10 @@ class Policy(Protocol):
         """The tenant's limits."""
         ...
 
+    async def watch(self) -> None:
+        """Keep up with changes, for as long as there may be any."""
+        ...
+
 
 class OneTenant:
     """No keys are configured: the one tenant may do everything."""
@@ -46,3 +50,6 @@ class OneTenant:
     def quota(self, tenant: str) -> Quota:
         """None."""
         return Quota()
+
+    async def watch(self) -> None:
+        """Nothing changes here."""

@@ -128,7 +128,7 @@ class Sandboxes:
             fingerprint=print_,
             digest=identity.sandbox_digest(tenant, owner, print_, own_key),
             key=own_key,
-            new_key=key is None,
+            new_key=key is None or isinstance(key, identity.MadeKey),
             spec=spec,
             resources=resources,
         )

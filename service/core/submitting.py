@@ -86,10 +86,8 @@ class Submitter:
         if meaning.get("metadata") is not None:
             meaning["metadata"] = labels
         print_ = identity.fingerprint(meaning, leave_out=frozenset({"encoding"}))
-        digest = identity.job_digest(tenant, request.sandbox_id, key) if key is not None else None
-        made_key = key or identity.random_token()
-        if key is None:
-            digest = identity.job_digest(tenant, request.sandbox_id, made_key)
+        known_key = key or identity.MadeKey(identity.random_token())
+        digest = identity.job_digest(tenant, request.sandbox_id, known_key)
         body = JobBody(
             tenant=tenant,
             sandbox_id=request.sandbox_id,
@@ -101,7 +99,13 @@ class Submitter:
             submitted_at=await self._core.clock(),
         )
         command_id = identity.command_id(request.sandbox_id, identity.job_ref(digest))
-        return Order(command_id=command_id, key=made_key, keyed=key is not None, submission=submission, body=body)
+        return Order(
+            command_id=command_id,
+            key=known_key,
+            keyed=not isinstance(known_key, identity.MadeKey),
+            submission=submission,
+            body=body,
+        )
 
     async def settle(self, order: Order, send: Send) -> tuple[Record, bool]:
         """The record of the order as far as it got within ``claim_wait``, and whether it was answered by other work."""

@@ -36,7 +36,9 @@ class Tasks:
 
     async def cancel_all(self) -> None:
         """Cancel what still runs and wait for it."""
-        running = [task for task in self._running if task is not asyncio.current_task()]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        running = {task for task in self._running if task is not asyncio.current_task()}
+        while running:
+            for task in running:
+                task.cancel()
+            # A task may swallow one: before Python 3.12, `asyncio.wait_for` loses a cancellation that meets an answer.
+            _, running = await asyncio.wait(running, timeout=1.0)
