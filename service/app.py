@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from service.api.application import Application, authenticator_of
+from service.api.application import Application
 from service.core.app import Core
 from service.embedded import EngineChild, LocalEngine
 from service.engine import OpenSandboxEngine
 from service.store import open_store
+from service.tenants import Tenants, tenants_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -36,10 +37,10 @@ async def build_core(settings: Settings) -> Core:
 
     ``Core.shutdown`` closes both. Raises ``SettingsError`` and ``EngineDidNotStart``.
     """
-    authenticator_of(settings)
+    tenants = tenants_of(settings)
     store = build_store(settings)
     try:
-        return Core(store, await build_engine(settings), settings)
+        return Core(store, await build_engine(settings), settings, policy=tenants)
     except BaseException:
         await store.close()
         raise
@@ -67,9 +68,13 @@ async def build_engine(settings: Settings) -> Engine:
     )
 
 
-def create_app(core: Core, settings: Settings) -> Application:
-    """The ASGI application of ``core``, which starts and shuts down with the application's lifespan."""
-    return Application(core, settings, manages_core=True)
+def create_app(core: Core, settings: Settings, *, manages_core: bool = True) -> Application:
+    """The ASGI application of ``core``, which starts and shuts down with the application's lifespan.
+
+    ``manages_core=False``: somebody else starts it and shuts it down.
+    """
+    authenticator = core.policy if isinstance(core.policy, Tenants) else None
+    return Application(core, settings, manages_core=manages_core, authenticator=authenticator)
 
 
 def app_of(settings: Settings) -> ASGIApp:

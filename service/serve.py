@@ -21,11 +21,11 @@ import msgspec
 from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
 
-from service.api.application import Application
 from service.api.logs import configure_logging
-from service.app import build_core
+from service.app import build_core, create_app
 from service.embedded import EngineDidNotStart
 from service.settings import Settings
+from service.tenants import Tenants, tenants_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,7 @@ def serve(settings: Settings, *, workers: int = 1) -> int:
     """
     settings.check_serving(workers)
     configure_logging()
+    tenants_of(settings)  # a broken file stops the start here, before there are workers
     if workers > 1:
         from service.workers import serve_workers
 
@@ -83,6 +84,8 @@ async def run_replica(settings: Settings, ready: Callable[[str], None], *, share
     loop.set_exception_handler(_loop_trouble)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, replica.signalled)
+    if settings.has_keys:  # without keys a closed terminal ends the service, as ever
+        loop.add_signal_handler(signal.SIGHUP, replica.reload)
     ready(replica.url)
     await replica.serve()
     return 0
@@ -102,7 +105,7 @@ class Replica:
     def __init__(self, settings: Settings, core: Core, listener: socket.socket) -> None:
         self.settings = settings
         self.core = core
-        self.app = Application(core, settings, manages_core=False)
+        self.app = create_app(core, settings, manages_core=False)
         self.url = url_of(listener)
         self._listener = listener
         self._stop = asyncio.Event()
@@ -124,6 +127,11 @@ class Replica:
         except BaseException:
             listener.close()
             raise
+
+    def reload(self) -> None:
+        """Read the tenants file again; requests go on meanwhile."""
+        if isinstance(self.core.policy, Tenants):
+            self.core.policy.reload()
 
     def signalled(self) -> None:
         """The first signal: drain. The second: end at once, whatever is under way."""

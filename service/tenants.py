@@ -35,6 +35,7 @@ from msgspec import Meta
 
 from service.core.policy import Quota
 from service.errors import Unauthenticated
+from service.settings import Settings, SettingsError
 
 log = logging.getLogger("oncebox.tenants")
 
@@ -166,6 +167,22 @@ class Tenants:
         """The tenant's limits; nothing at all for one that is no longer in the file."""
         known = self._tenants.get(tenant)
         return known.quota if known is not None else Quota(sandboxes=0, jobs=0)
+
+
+def tenants_of(settings: Settings) -> Tenants | None:
+    """The tenants that ``settings`` name; None where they name no file.
+
+    Raises ``SettingsError`` for a file that can't be used.
+    """
+    if settings.tenants is None:
+        return None
+    try:
+        tenants = Tenants(settings.tenants)
+    except TenantsFileBroken as error:
+        raise SettingsError(f"ONCEBOX_TENANTS: {settings.tenants} can't be used: {error}.") from error
+    if len(tenants) > 1 and not settings.secret:
+        log.warning("there are %d tenants and no ONCEBOX_SECRET: labels of sandboxes are not signed", len(tenants))
+    return tenants
 
 
 def key_digest(key: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import os
 import signal
 import time
 from multiprocessing.connection import Connection, wait
@@ -44,7 +45,10 @@ class Workers:
         """Start a worker; it says on its connection when it is ready."""
         ours, theirs = _spawn.Pipe(duplex=False)
         process = _spawn.Process(target=_work, args=(self.settings, theirs), name="oncebox-worker")
+        # A worker is born with SIGHUP blocked, and takes it when it has a handler.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP} if self.settings.has_keys else ())
         process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._running[process] = ours
 
@@ -62,6 +66,12 @@ class Workers:
         self.stopping = True
         for process in self._running:
             process.terminate()
+
+    def reload(self, _number: int, _frame: FrameType | None) -> None:
+        """SIGHUP, for every worker: read the tenants file again."""
+        for process in self._running:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGHUP)
 
     def look_after(self) -> int:
         """Replace workers that die, until a signal; the exit code."""
@@ -98,6 +108,8 @@ def serve_workers(settings: Settings, count: int) -> int:
         workers = Workers(bound, count)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, workers.signalled)
+        if settings.has_keys:
+            signal.signal(signal.SIGHUP, workers.reload)
         for _ in range(count):
             workers.start_one()
         if workers.all_ready():
@@ -126,6 +138,7 @@ async def _replica(settings: Settings, ready: Connection) -> int:
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         loop.add_reader(parent.sentinel, parent_gone)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         ready.send(True)
 
     def parent_gone() -> None:

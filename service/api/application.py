@@ -79,9 +79,12 @@ class Application:
 
 
 def authenticator_of(settings: Settings) -> Authenticator:
-    """How callers are told apart. Raises ``SettingsError`` rather than ignore keys that were asked for."""
+    """How callers are told apart where there are no keys.
+
+    Raises ``SettingsError`` rather than ignore keys that were asked for.
+    """
     if settings.has_keys:
-        raise SettingsError("ONCEBOX_TENANTS: this version has no API keys yet, and does not start without them")
+        raise SettingsError("ONCEBOX_TENANTS names keys, and the application was given nobody who reads them")
     return OneTenant()
 
 

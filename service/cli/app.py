@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from service import __version__
-from service.cli import completion, doctor, jobs, logs, run, sandboxes, servers
+from service.cli import completion, doctor, jobs, keys, logs, run, sandboxes, servers
 from service.cli.problems import ReaderGone, report
 from service.cli.state import State, verbose_option
 from service.cli.terminal import show_logs
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SECTIONS = {
     "Run commands": ("run", "status", "logs", "cancel", "ps"),
     "Sandboxes": ("sandboxes",),
-    "Run the service": ("serve", "engine", "doctor"),
+    "Run the service": ("serve", "engine", "doctor", "keys"),
     "Shell": ("completion",),
 }
 
@@ -87,6 +87,7 @@ for command in (
     servers.serve,
     servers.engine,
     doctor.doctor,
+    keys.keys,
     completion.completion,
 ):
     app.add_command(command)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from service.settings import Settings, SettingsError
+from service.tenants import Tenants, TenantsFileBroken
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from service.ports.store import StoreHealth
 
 OLDEST_REDIS = 7
@@ -62,13 +59,10 @@ def judge_settings(settings: Settings, unknown: str | None = None) -> list[Findi
 def _judge_tenants(path: str, secret: str | None) -> Finding:
     about = "tenants"
     try:
-        tenants: Mapping[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        return wrong(about, f"{path} can't be read: {error.strerror}", "Name an existing file in ONCEBOX_TENANTS.")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        return wrong(about, f"{path} is not a TOML file: {error}", "Mend the line that it names.")
-    if not tenants:
-        return wrong(about, f"{path} names no tenant, so every request is refused", "Add a table for each tenant.")
+        tenants = Tenants(path)
+    except TenantsFileBroken as error:
+        mend = "Mend it, or name another file in ONCEBOX_TENANTS; `oncebox keys new TENANT` prints lines for it."
+        return wrong(about, f"{path} can't be used: {error}", mend)
     if len(tenants) > 1 and not secret:
         return wrong(
             about,

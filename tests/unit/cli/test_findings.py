@@ -61,9 +61,11 @@ def test_unknown_names_are_a_warning() -> None:
 @pytest.mark.parametrize(
     ("content", "secret", "verdict"),
     (
-        ("[acme]\nkeys = []", None, "ok"),
-        ("[acme]\n[umbrella]", None, "wrong"),
-        ("[acme]\n[umbrella]", "s", "ok"),
+        (f'[acme]\nkeys = ["{0:064}"]', None, "ok"),
+        (f'[acme]\nkeys = ["{0:064}"]\n[umbrella]\nkeys = ["{1:064}"]', None, "wrong"),
+        (f'[acme]\nkeys = ["{0:064}"]\n[umbrella]\nkeys = ["{1:064}"]', "s", "ok"),
+        ("[acme]\nkeys = []", None, "wrong"),
+        ("[acme]\nkeys = ['plain text']", None, "wrong"),
         ("", None, "wrong"),
         ("[acme", None, "wrong"),
         (None, None, "wrong"),
