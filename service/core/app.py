@@ -8,6 +8,7 @@ import socket
 
 from service.core import identity
 from service.core.claims import Claims
+from service.core.creating import LOOKUP_TRIES, Creator
 from service.core.execs import Execs
 from service.core.fences import Fences
 from service.core.following import Follower
@@ -17,7 +18,7 @@ from service.core.policy import OneTenant, Policy
 from service.core.quotas import Quotas
 from service.core.reading import Reader
 from service.core.reconciling import Reconciler
-from service.core.sandboxes import LOOKUP_TRIES, Sandboxes
+from service.core.sandboxes import Sandboxes
 from service.core.submitting import Submitter
 from service.core.sweeping import Sweeper
 from service.core.tasks import Tasks
@@ -67,6 +68,7 @@ class Core:
             lease=settings.lease,
             telemetry=self.telemetry,
         )
+        self.creator = Creator(self)
         self.sandboxes = Sandboxes(self)
         self.looker = Looker(self)
         self.reconciler = Reconciler(self)

@@ -1,0 +1,262 @@
+"""Create a sandbox once.
+
+The rules are those of `model/`'s sandbox protocol: claim the digest; look for the sandbox by its metadata and
+check every item; else create; when a create's outcome is not known, look again before anything is created anew;
+among several, everybody takes the oldest. `tests/unit/core/test_sandbox_protocol.py` explores them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from service import errors
+from service.core import identity, pauses, records, rules
+from service.core.fence import RESERVED_VARIABLES
+from service.core.problems import not_executed, refusal
+from service.core.records import SandboxClaim, SandboxRecord
+from service.core.states import ClaimState
+from service.messages import CreateSandbox, Resources
+from service.ports.engine import EngineError, Mount, SandboxInfo, SandboxSpec
+from service.ports.store import Record
+
+if TYPE_CHECKING:
+    from service.core.app import Core
+
+log = logging.getLogger("oncebox.sandboxes")
+
+DEFAULT_TIMEOUT = 3600
+DEFAULT_CPU, DEFAULT_MEMORY = "2", "4Gi"
+DEFAULT_ENTRYPOINT = ("sleep", "infinity")
+
+LOOKUP_TRIES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0, 15.0, 15.0)
+"""Seconds before each look for a sandbox whose create was not answered: about as long as an engine may take."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked request for a sandbox."""
+
+    tenant: str
+    owner: str | None
+    fingerprint: str
+    digest: str
+    key: str
+    new_key: bool
+    """The key was made for this very request, so nothing of it can exist."""
+    spec: SandboxSpec
+    resources: Resources
+
+
+class Creator:
+    """Creates sandboxes, for one replica."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.store
+        self._engine = core.engine
+        self._settings = core.settings
+
+    def order(self, tenant: str, request: CreateSandbox, key: str | None) -> Order:
+        owner = rules.owner(request.workspace_owner)
+        if owner is not None and not self._core.policy.may_use(tenant, owner):
+            raise errors.Forbidden("This tenant may not use this workspace_owner.")
+        labels = rules.metadata(request.metadata)
+        meaning = msgspec.structs.replace(request, metadata=labels if request.metadata is not None else None)
+        print_ = identity.fingerprint(meaning, leave_out=frozenset({"wait_ready"}))
+        own_key = key or identity.random_token()
+        resources = Resources(
+            cpu=(request.resources and request.resources.cpu) or DEFAULT_CPU,
+            memory=(request.resources and request.resources.memory) or DEFAULT_MEMORY,
+        )
+        spec = SandboxSpec(
+            image=rules.path("image", request.image) or self._settings.image,
+            entrypoint=rules.texts("entrypoint", request.entrypoint) or DEFAULT_ENTRYPOINT,
+            cpu=resources.cpu or DEFAULT_CPU,
+            memory=resources.memory or DEFAULT_MEMORY,
+            timeout=request.timeout or DEFAULT_TIMEOUT,
+            env=rules.env(request.env, reserved=RESERVED_VARIABLES),
+            metadata=labels,
+            volumes=self._mounts(owner),
+        )
+        return Order(
+            tenant=tenant,
+            owner=owner,
+            fingerprint=print_,
+            digest=identity.sandbox_digest(tenant, owner, print_, own_key),
+            key=own_key,
+            new_key=key is None or isinstance(key, identity.MadeKey),
+            spec=spec,
+            resources=resources,
+        )
+
+    def _mounts(self, owner: str | None) -> list[Mount]:
+        if owner is None:
+            return []
+        volume = self._settings.volume
+        if volume is None:
+            raise errors.InvalidRequest.of(
+                "workspace_owner", "needs a volume for workspaces, and none is set (ONCEBOX_VOLUME)"
+            )
+        kind, _, name = volume.partition(":")
+        return [
+            Mount(
+                name=f"workspace-{number}",
+                host=name if kind == "host" else None,
+                claim=name if kind == "pvc" else None,
+                sub_path=f"{owner}/{directory}",
+                mount_path=mount,
+            )
+            for number, (directory, mount) in enumerate(self._settings.workspace_dirs)
+        ]
+
+    async def settle(self, order: Order) -> tuple[Record, bool]:
+        """The claim as far as it got within ``claim_wait``, and whether somebody else's work answered."""
+        fresh = SandboxClaim(
+            tenant=order.tenant,
+            fingerprint=order.fingerprint,
+            owner=order.owner,
+            generation=identity.random_token()[:16],
+        )
+        return await self._core.claims.once(
+            order.digest,
+            body=records.encode(fresh),
+            request=b"",
+            take=lambda record, token: self._take(record, order, token),
+            work=lambda mine: self._make(mine, order),
+            wait=self._settings.claim_wait,
+        )
+
+    async def _take(self, record: Record, order: Order, token: str) -> tuple[bool, Record | None] | None:
+        """Take over what may be taken over: (ours, as it is now). None: it stands, wait for it or replay it."""
+        claims = self._core.claims
+        claim = records.claim_body(record)
+        if claim.fingerprint != order.fingerprint and not record.state.failed:
+            self._core.telemetry.claim("sandbox", "conflict")
+            raise errors.IdempotencyKeyReused("This key was used for another sandbox; nothing was created.")
+        match record.state:
+            case ClaimState.CLAIMED if record.lease_expired:
+                return await self._store.take_over(record, token=token, owner=claims.owner, lease=claims.lease)
+            case ClaimState.DISPATCHED if record.lease_expired:
+                _, now = await self._store.abandon(record, body=record.body, ttl=None)
+                return False, now
+            case ClaimState.DONE if claim.sandbox_id is not None and await self._core.sandboxes.gone(claim.sandbox_id):
+                return await self._reopen(record, order, token, claim.given_up)
+            case ClaimState.UNKNOWN:
+                return await self._reopen(record, order, token, [*claim.given_up, record.attempt])
+            case ClaimState.REFUSED | ClaimState.VOIDED:
+                return await self._reopen(record, order, token, claim.given_up)
+        return None
+
+    async def _reopen(
+        self, record: Record, order: Order, token: str, given_up: Sequence[int]
+    ) -> tuple[bool, Record | None]:
+        claim = records.claim_body(record)
+        body = msgspec.structs.replace(
+            claim, fingerprint=order.fingerprint, given_up=list(given_up), sandbox_id=None, failure=None
+        )
+        return await self._store.reopen(
+            record,
+            token=token,
+            owner=self._core.claims.owner,
+            lease=self._core.claims.lease,
+            next_attempt=record.state is not ClaimState.REFUSED,
+            body=records.encode(body),
+        )
+
+    async def _make(self, mine: Record, order: Order) -> Record | None:
+        """The owner's work: find it or create it, and settle the claim."""
+        claim = records.claim_body(mine)
+        if not (order.new_key and mine.epoch == 1):
+            with contextlib.suppress(EngineError):
+                found = await self._find(order.digest, claim)
+                if found is not None:
+                    return await self._done(mine, order, claim, found)
+        try:
+            await self._core.quotas.take_sandbox(order.tenant, order.digest)
+        except errors.QuotaExceeded as error:
+            return await self._failed(mine, claim, error)
+        await pauses.reach(pauses.BEFORE_DISPATCH)
+        sent, record = await self._core.claims.dispatch(mine, mine.body)
+        if not sent:
+            return record
+        await pauses.reach(pauses.DISPATCHED)
+        reserved = records.reserved_metadata(order.digest, claim, mine.attempt, self._settings.secret)
+        spec = msgspec.structs.replace(order.spec, metadata={**order.spec.metadata, **reserved})
+        made: SandboxInfo | None
+        try:
+            made = await self._engine.create_sandbox(spec)
+        except EngineError as error:
+            if not_executed(error):
+                await self._core.quotas.free_sandbox(order.tenant, order.digest)
+                return await self._failed(mine, claim, refusal(error))
+            log.warning("create of %s not answered: %s", order.digest, error.message)
+            made = await self._find_late(order.digest, claim)
+        await pauses.reach(pauses.AFTER_DISPATCH)
+        if made is None:
+            return await self._unknown(mine)
+        if mine.attempt > 1:
+            with contextlib.suppress(EngineError):
+                oldest = await self._find(order.digest, claim)
+                if oldest is not None and oldest.id != made.id:
+                    claim = msgspec.structs.replace(claim, given_up=[*claim.given_up, mine.attempt])
+                    made = oldest
+        return await self._done(mine, order, claim, made)
+
+    async def _find(self, digest: str, claim: SandboxClaim) -> SandboxInfo | None:
+        """The oldest live sandbox of this digest; each item is checked here, whatever the engine's filter did."""
+        wanted = records.reserved_metadata(digest, claim, 0, self._settings.secret)
+        keys = [f"{records.RESERVED}{name}" for name in ("idem", "idem-owner", "tenant", "signature")]
+        matches = []
+        page, more = 1, True
+        while more and page <= 5:
+            listing = await self._engine.list_sandboxes({keys[0]: digest}, page=page)
+            more, page = listing.has_next, page + 1
+            matches += [
+                item
+                for item in listing.items
+                if item.state.live and all(item.metadata.get(key, "") == wanted[key] for key in keys)
+            ]
+        return records.oldest(matches)
+
+    async def _find_late(self, digest: str, claim: SandboxClaim) -> SandboxInfo | None:
+        for delay in self._core.lookup_tries:
+            await asyncio.sleep(delay)
+            with contextlib.suppress(EngineError):
+                found = await self._find(digest, claim)
+                if found is not None:
+                    return found
+        return None
+
+    async def _done(self, mine: Record, order: Order, claim: SandboxClaim, info: SandboxInfo) -> Record | None:
+        remembered = SandboxRecord(
+            tenant=order.tenant,
+            owner=order.owner,
+            digest=order.digest,
+            image=order.spec.image,
+            resources=order.resources,
+            metadata=dict(order.spec.metadata),
+            created_at=info.created_at,
+            expires_at=info.expires_at,
+        )
+        await self._core.claims.persist(lambda: self._core.sandboxes.remember(info.id, remembered))
+        await pauses.reach(pauses.BEFORE_SETTLE)
+        body = records.encode(msgspec.structs.replace(claim, sandbox_id=info.id, failure=None))
+        return await self._write(mine, ClaimState.DONE, body, self._settings.retention)
+
+    async def _failed(self, mine: Record, claim: SandboxClaim, error: errors.OnceboxError) -> Record | None:
+        await pauses.reach(pauses.BEFORE_SETTLE)
+        body = records.encode(msgspec.structs.replace(claim, failure=records.Failure.of(error)))
+        return await self._write(mine, ClaimState.REFUSED, body, self._settings.retention)
+
+    async def _unknown(self, mine: Record) -> Record | None:
+        self._core.telemetry.unknown("sandbox")
+        return await self._write(mine, ClaimState.UNKNOWN, mine.body, None)
+
+    async def _write(self, mine: Record, state: ClaimState, body: bytes, ttl: float | None) -> Record | None:
+        _, record = await self._core.claims.persist(lambda: self._store.settle(mine, state, body=body, ttl=ttl))
+        return record
