@@ -219,14 +219,9 @@ class Rig:
     def add_replica(self, name: str, env: Mapping[str, str] | None = None) -> Replica:
         """One more replica, not yet started."""
         redis_port = self._redis_net.port if self._redis_net else self.redis.port
-        engine_url = self._engine_net.url if self._engine_net else self.engine.url
         settings = {
             "ONCEBOX_REDIS_URL": f"redis://{LOOPBACK}:{redis_port}/0",
-            "ONCEBOX_ENGINE_URL": engine_url,
-            "ONCEBOX_ENGINE_API_KEY": ENGINE_KEY,
-            # Through the proxy everything passes our network; without one, the daemons are reached directly.
-            "ONCEBOX_ENGINE_PROXY": "always" if self._engine_net else "auto",
-            "ONCEBOX_VOLUME": f"host:{self.engine.volume_root}",
+            **self.engine_settings(),
             "ONCEBOX_LEASE": str(LEASE),
             "ONCEBOX_CLAIM_WAIT": str(CLAIM_WAIT),
             "ONCEBOX_SHUTDOWN_DELAY": "0",
@@ -235,6 +230,16 @@ class Rig:
         replica = Replica(name, self._spawn, self._folder / f"{name}-points", settings)
         self.replicas.append(replica)
         return replica
+
+    def engine_settings(self) -> dict[str, str]:
+        """Where a replica finds the engine."""
+        return {
+            "ONCEBOX_ENGINE_URL": self._engine_net.url if self._engine_net else self.engine.url,
+            "ONCEBOX_ENGINE_API_KEY": ENGINE_KEY,
+            # Through the proxy everything passes our network; without one, the daemons are reached directly.
+            "ONCEBOX_ENGINE_PROXY": "always" if self._engine_net else "auto",
+            "ONCEBOX_VOLUME": f"host:{self.engine.volume_root}",
+        }
 
     # -- sandboxes and commands
 
