@@ -5,8 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 ONCEBOX := $(BIN)/oncebox
 REDIS := $(VENV)/redis-server
+HAPROXY := $(VENV)/haproxy
+SANDBOXES ?= 500
 
 CODE := oncebox.py service tests
+SERVERS := ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_HAPROXY=$(CURDIR)/$(HAPROXY)
 # Two workers: the tests wait for processes more than they compute.
 PYTEST_ARGS ?= -n 2 --cov --cov-report=term
 # One at a time: kills and deadlines are measured.
@@ -15,10 +18,10 @@ FAULTS := build/faults.jsonl
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults check format clean
+.PHONY: help demo test faults check stack load bench bench-drop up down format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@$(MAKE) --no-print-directory -s $(ONCEBOX)
 
 demo: $(ONCEBOX) ## Run a command of some seconds as a job, with nothing else set up
@@ -40,6 +43,28 @@ faults: $(ONCEBOX) ## Run every fault in its full count (half an hour and more);
 	  $(BIN)/pytest tests/faults -m "" -k "not short" $(FAULTS_ARGS); code=$$?; \
 	  ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) $(BIN)/python -m tests.faults.table $(FAULTS) docs/faults.md && \
 	  exit $$code
+
+stack: $(ONCEBOX) ## Run Redis, three replicas, a load balancer and the engine as processes on loopback (PORT=8700)
+	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
+	@$(SERVERS) $(BIN)/python -m tests.support.stack
+
+load: $(ONCEBOX) ## 500 sandboxes on that stack, with kills, rolls and restarts (SANDBOXES=50: a quick one)
+	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
+	@$(SERVERS) SANDBOXES=$(SANDBOXES) $(BIN)/python -m tests.load
+
+bench-drop: $(ONCEBOX) ## The incident: 72 long commands behind a network that silently drops a quarter of all connections
+	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
+	@$(SERVERS) $(BIN)/python -m tests.bench.drop
+
+bench: $(ONCEBOX) ## Measure everything against its baseline; the figures go to docs/bench.json and docs/benchmarks.md
+	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
+	@$(SERVERS) $(BIN)/python -m tests.bench
+
+up: $(ONCEBOX) ## Start the stack of docker-compose.yml, wait until it is ready (PROFILES="opensandbox monitoring")
+	@deploy/up $(PROFILES)
+
+down: ## End that stack (its data stays: `docker compose down -v` removes it)
+	@docker compose --profile "*" down
 
 check: $(ONCEBOX) ## Check format, lint and types
 	$(BIN)/ruff format --check $(CODE)

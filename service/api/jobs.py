@@ -9,6 +9,7 @@ from service.api.parameters import given, pairs_of
 from service.api.ranges import RawAnswer, wanted_range
 from service.api.replies import empty, reply
 from service.api.sse import EventStream
+from service.api.waiting import reply_in_time
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -40,7 +41,7 @@ async def list_(call: Call, query: JobsQuery) -> Response:
     return reply(page)
 
 
-async def get(call: Call, query: JobQuery) -> Response:
+async def get(call: Call, query: JobQuery) -> ASGIApp:
     """Get a job with a chunk of its output; with `wait`, as soon as there is something new."""
     answer = call.core.jobs.get(
         call.tenant,
@@ -52,7 +53,7 @@ async def get(call: Call, query: JobQuery) -> Response:
         encoding=query.encoding,
         full=query.full,
     )
-    return reply(await call.unless_gone(answer) if query.wait else await answer)
+    return await reply_in_time(call, answer) if query.wait else reply(await answer)
 
 
 async def cancel(call: Call, _: Nothing) -> Response:

@@ -11,6 +11,7 @@ import msgspec
 
 from service.api.exchange import CallerGone
 from service.api.problems import problem
+from service.api.waiting import SIGN_OF_LIFE_SECONDS
 from service.errors import Internal, OnceboxError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ Shown = tuple[str, str | None, Any]
 """An event's name, its id, and its data."""
 
 EVENT_STREAM = "text/event-stream"
-HEARTBEAT_SECONDS = 15.0
+HEARTBEAT_SECONDS = SIGN_OF_LIFE_SECONDS
 """Without an event, after which a comment shows that the connection lives."""
 OPENING_SECONDS = 2.0
 """To wait for the first event (or the problem in its place) before the stream begins without it."""
