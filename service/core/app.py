@@ -16,6 +16,7 @@ from service.core.jobs import Jobs
 from service.core.looking import Looker
 from service.core.policy import OneTenant, Policy
 from service.core.quotas import Quotas
+from service.core.rates import Rates
 from service.core.reading import Reader
 from service.core.reconciling import Reconciler
 from service.core.sandboxes import Sandboxes
@@ -25,7 +26,7 @@ from service.core.tasks import Tasks
 from service.core.telemetry import Silence, Telemetry
 from service.core.watching import Watches
 from service.errors import StoreUnavailable
-from service.ports.engine import Engine, EngineError
+from service.ports.engine import Engine
 from service.ports.store import Store
 from service.settings import Settings
 
@@ -54,6 +55,7 @@ class Core:
         self.settings = settings
         self.policy = policy or OneTenant()
         self.quotas = Quotas(store, self.policy)
+        self.rates = Rates(store, self.policy)
         self.lookup_tries = lookup_tries
         self.telemetry = telemetry or Silence()
         self.stopping = asyncio.Event()
@@ -111,7 +113,11 @@ class Core:
         return self._clock[1] + steady - self._clock[0]
 
     async def readiness(self) -> list[str]:
-        """Why this replica should get no requests now, in sentences; empty: it should."""
+        """Why this replica should get no requests now, in sentences; empty: it should.
+
+        An engine that does not answer is no such reason: recorded results are there all the same, and what needs
+        the engine says so.
+        """
         reasons = []
         if self.stopping.is_set():
             reasons.append("The replica is stopping.")
@@ -124,10 +130,6 @@ class Core:
                 )
         except (StoreUnavailable, TimeoutError):
             reasons.append("Redis does not answer.")
-        try:
-            await asyncio.wait_for(self.engine.check(), CHECK)
-        except (EngineError, TimeoutError):
-            reasons.append("The engine does not answer to our key.")
         return reasons
 
 

@@ -28,14 +28,16 @@ ROUND = 0.25
 """Seconds between two rounds of the follower."""
 BATCH = 64
 """Looks that one round takes at the most."""
-AT_ONCE = 32
-"""Looks under way at once on one replica."""
+AT_ONCE = 256
+"""Looks under way at once on one replica: one at a sandbox that does not answer (paused, say) takes its time."""
 LOOK_LEASE = 20.0
 """Seconds after which a look that was taken and not finished is due again."""
 QUICKEST = 0.5
 JOBS_AT_INTERVAL = 500
 FIRST, SLOWEST, GROWTH = 2.0, 15.0, 1.4
 """Seconds between looks at a job that nobody watches, and how fast they grow without news."""
+TROUBLED = 60.0
+"""Seconds that they grow to while its sandbox does not answer."""
 CONFIRM_AFTER = 0.3
 RECORD_BEFORE_DELETE = 15.0
 """Seconds for recording what a sandbox's jobs have written before it is deleted."""
@@ -145,15 +147,16 @@ class Follower:
         """Seconds until the follower looks again."""
         if record.state.pending:
             return max(0.1, (record.lease_until - record.now) / 1000 + 0.1)
-        looks = records.job_body(record).looks
+        body = records.job_body(record)
+        looks, slowest = body.looks, SLOWEST if body.troubled_since is None else TROUBLED
         match record.state:
             case ClaimState.ACCEPTED:
                 return CONFIRM_AFTER * GROWTH**looks if looks < 10 else SLOWEST
             case ClaimState.ENDED:
                 return 1.0
             case ClaimState.UNKNOWN:
-                return min(SLOWEST, 0.5 * GROWTH ** min(looks, 20)) * random.uniform(0.8, 1.2)
-        return min(SLOWEST, FIRST * GROWTH ** min(looks, 20))
+                return min(slowest, 0.5 * GROWTH ** min(looks, 20)) * random.uniform(0.8, 1.2)
+        return min(slowest, FIRST * GROWTH ** min(looks, 20))
 
     # -- a sandbox that ends
 

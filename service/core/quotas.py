@@ -10,6 +10,8 @@ from service.core.policy import Policy
 from service.errors import QuotaExceeded
 from service.ports.store import Store
 
+BEGINNING = 30.0
+"""Seconds for which a slot is held until the create is about to leave: a crash before it gives the slot back."""
 CREATING = 900.0
 """Seconds for which a slot is held while its sandbox is being created: longer than any create may take."""
 
@@ -25,7 +27,7 @@ class Quotas:
         """A slot for a sandbox that is about to be created. Raises ``QuotaExceeded``."""
         limit = self._policy.quota(tenant).sandboxes
         if limit is not None and not await self._store.reserve(
-            f"sandboxes:{tenant}", digest, limit=limit, ttl=CREATING
+            f"sandboxes:{tenant}", digest, limit=limit, ttl=BEGINNING
         ):
             raise QuotaExceeded(f"This tenant has its {limit} live sandboxes.", retry_after=10)
 

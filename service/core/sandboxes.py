@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DEFAULT_WAIT_READY = 30
 LIVENESS = 2.0
 """Seconds for which a replayed sandbox is believed to live."""
+PROBE = 4.0
+"""Seconds for seeing whether a sandbox runs commands."""
 MISS = 3.0
 """Seconds for which an id that nobody knows is remembered."""
 
@@ -164,9 +166,10 @@ class Sandboxes:
         if record.ready:
             return True
         try:
-            await self._engine.ping(sandbox_id)
-            await self._core.fences.ready(sandbox_id)
-        except EngineError:
+            async with asyncio.timeout(PROBE):
+                await self._engine.ping(sandbox_id)
+                await self._core.fences.ready(sandbox_id)
+        except (EngineError, TimeoutError):
             return False
         await self.remember(sandbox_id, msgspec.structs.replace(record, ready=True))
         return True
