@@ -44,38 +44,60 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One replica's settings; each is the variable ``ONCEBOX_`` + its name in capitals."""
 
     redis_url: str = "memory://"
+    """``memory://`` (in the process, for one replica), ``redis://``, ``rediss://``,
+    ``redis+sentinel://HOST,HOST/NAME/DB`` or ``redis+cluster://HOST,HOST``."""
     engine_url: str = "local://"
+    """``local://`` (the local engine as a child process) or ``http(s)://HOST:PORT`` of an OpenSandbox-compatible
+    engine, the local engine run apart (``oncebox engine``) included."""
     engine_api_key: str | None = None
+    """What the engine is sent as ``OPEN-SANDBOX-API-KEY``."""
     engine_proxy: Literal["auto", "always", "never"] = "auto"
+    """How a sandbox's daemon is reached: ``always`` through the engine's proxy, ``never`` (directly), or ``auto``:
+    directly where that works."""
     bind: str = "127.0.0.1:8700"
+    """``HOST:PORT`` to listen on."""
     tenants: str | None = None
     """Path of the tenants file. None: no keys, one tenant, loopback only."""
     secret: str | None = None
+    """Signs the metadata by which sandboxes are found again; the same on every replica."""
     image: str = "python:3.12"
+    """The image of a sandbox that is created without one."""
     claim_replicas: int = 0
+    """Redis replicas that must acknowledge a claim before anything is sent to the engine."""
     engine_networks: tuple[Network, ...] = ()
-    """Networks that execd endpoints must lie in; empty: anywhere."""
+    """Networks (CIDRs separated by commas) that the addresses of sandboxes' daemons must lie in; empty: anywhere."""
     url: str | None = None
     """Where the command line and ``Client()`` find the service."""
     api_key: str | None = None
     """What the command line and ``Client()`` send."""
     fence_dir: str = "/tmp/.oncebox"  # noqa: S108 - inside the sandbox
+    """Directory inside the sandbox in which fences stand."""
     volume: str | None = None
-    """``host:/path`` or ``pvc:NAME``."""
+    """``host:/path`` or ``pvc:NAME``: what holds the owners' directories. Not set: under the local engine's root with
+    ``local://``; elsewhere ``workspace_owner`` is refused."""
     workspace_dirs: tuple[tuple[str, str], ...] = DEFAULT_WORKSPACE_DIRS
-    """Directory under the owner's, and where it is mounted."""
+    """``dir:mount`` pairs separated by commas: a directory under the owner's, and where it is mounted."""
     claim_wait: float = 20.0
+    """Seconds for which a request waits for another one with its key."""
     lease: float = 15.0
+    """Seconds after which a replica that does not renew its claim counts as dead."""
     retention: float = 86_400.0
+    """Seconds for which keys and results are kept after the end."""
     engine_interval: float = 3.0
+    """Seconds between two looks at a watched job when 500 jobs are active; fewer jobs are looked at more often,
+    down to 0.5 s."""
     record_output: int = 262_144
+    """Bytes of a job's output that are recorded: its end."""
     record_budget: int = 1_073_741_824
+    """Bytes of recorded output over all jobs, as kept (compressed); above it the oldest go."""
     shutdown_grace: float = 30.0
+    """Seconds that a stopping replica has for what it owns."""
     shutdown_delay: float = -1.0
     """Seconds for which a replica still serves after it stopped being ready.
 
     Not set: 5, or 0 where there is no other replica (``standalone``)."""
     metrics_token: str | None = None
+    """Bearer token for ``/metrics``; not set: from loopback only."""
     insecure: bool = False
     """Bind to other addresses than loopback without keys."""
 
