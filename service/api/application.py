@@ -9,6 +9,7 @@ from starlette.routing import Router
 from service.api import openapi, routes, system
 from service.api.auth import Authenticator, OneTenant
 from service.api.middleware import Auth, Body, Edge, Guard, Keys
+from service.api.rates import Rates
 from service.errors import NotFound
 from service.settings import SettingsError
 
@@ -53,7 +54,8 @@ class Application:
         makes = [path for endpoint in self.endpoints if endpoint.makes for path in endpoint.paths]
         public = [path for endpoint in self.endpoints if not endpoint.tenant for path in endpoint.paths]
         self._body = Body(router)
-        app: ASGIApp = Auth(self._body, authenticator=self.authenticator, public=public)
+        limited = Rates(self._body, core=self.core, makes=makes)
+        app: ASGIApp = Auth(limited, authenticator=self.authenticator, public=public)
         app = Keys(Guard(app, local=local), makes=makes)
         return Edge(app, draining=self._is_draining, route_of=lambda path: routes.route_of(served, path))
 

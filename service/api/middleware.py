@@ -1,7 +1,7 @@
 """What happens around every request: small ASGI applications, outermost first.
 
 ``Edge`` (request id, problems, access log), ``Keys`` (Idempotency-Key), ``Guard`` (limits on the head, Host,
-Origin), ``Auth``, ``Body`` (read whole, bounded in size and time); then the routes.
+Origin), ``Auth``, ``Rates`` (`api.rates`), ``Body`` (read whole, bounded in size and time); then the routes.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _common_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:
     ]
     if exchange.key is not None:
         headers.append((b"idempotency-key", shown_key(exchange.key).encode("latin-1")))
-    return headers
+    return headers + exchange.answer_headers
 
 
 def _watched(exchange: Exchange, receive: Receive) -> Receive:

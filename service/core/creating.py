@@ -185,6 +185,7 @@ class Creator:
         if not sent:
             return record
         await pauses.reach(pauses.DISPATCHED)
+        await self._core.quotas.sending_sandbox(order.tenant, order.digest)
         reserved = records.reserved_metadata(order.digest, claim, mine.attempt, self._settings.secret)
         spec = msgspec.structs.replace(order.spec, metadata={**order.spec.metadata, **reserved})
         made: SandboxInfo | None

@@ -6,8 +6,10 @@ retry or a takeover finds it taken already.
 
 from __future__ import annotations
 
+import contextlib
+
 from service.core.policy import Policy
-from service.errors import QuotaExceeded
+from service.errors import QuotaExceeded, StoreUnavailable
 from service.ports.store import Store
 
 BEGINNING = 30.0
@@ -30,6 +32,11 @@ class Quotas:
             f"sandboxes:{tenant}", digest, limit=limit, ttl=BEGINNING
         ):
             raise QuotaExceeded(f"This tenant has its {limit} live sandboxes.", retry_after=10)
+
+    async def sending_sandbox(self, tenant: str, digest: str) -> None:
+        """The create is about to leave. A store that is away is no reason to stop now: the slot ends early then."""
+        with contextlib.suppress(StoreUnavailable):
+            await self.hold_sandbox(tenant, digest, CREATING)
 
     async def hold_sandbox(self, tenant: str, digest: str, seconds: float) -> None:
         """The sandbox lives for ``seconds`` from now."""

@@ -56,6 +56,18 @@ class JobRow(msgspec.Struct, frozen=True):
     command_id: str
 
 
+class Admission(msgspec.Struct, frozen=True):
+    """What a rate said to one request. Times are seconds from then on."""
+
+    let_through: bool
+    left: int
+    """Requests that may still come at once."""
+    wait: float
+    """Until the next may come."""
+    reset: float
+    """Until as many as ever may come at once."""
+
+
 class StoreHealth(msgspec.Struct, frozen=True, kw_only=True):
     """What the server says of itself; None where it can't be read."""
 
@@ -277,6 +289,10 @@ class Store(Protocol):
 
     async def vacate(self, name: str, member: str) -> None:
         """Give a slot back."""
+        ...
+
+    async def admit(self, name: str, *, interval: float, burst: int) -> Admission:
+        """Count one request of ``name``, if one every ``interval`` seconds is not exceeded by more than ``burst``."""
         ...
 
     async def put_off(self, chore: str, member: str, *, after: float) -> None:

@@ -75,6 +75,11 @@ def slots(name: str) -> str:
     return f"oncebox:slots:{name}"
 
 
+def rate(name: str) -> str:
+    """What was let through lately."""
+    return f"oncebox:rate:{name}"
+
+
 def chores(name: str) -> str:
     """Chores by when they are due."""
     return f"oncebox:chores:{name}"

@@ -1,5 +1,6 @@
-"""Counted slots (quotas), and chores that come due later."""
+"""Counted slots (quotas), rates, and chores that come due later."""
 
+from service.ports.store import Admission
 from service.store import keys
 from service.store.base import Part, call, expiry_ms, ms
 
@@ -7,7 +8,7 @@ UNLIMITED = 2**52
 
 
 class Slots(Part):
-    """Slots end by themselves; chores are taken by one replica at a time."""
+    """Slots and rates end by themselves; chores are taken by one replica at a time."""
 
     async def reserve(self, name: str, member: str, *, limit: int | None, ttl: float) -> bool:
         """Take or keep a slot."""
@@ -18,6 +19,13 @@ class Slots(Part):
     async def vacate(self, name: str, member: str) -> None:
         """Give a slot back."""
         await self._link.script(call("unlist", (keys.slots(name),), member))
+
+    async def admit(self, name: str, *, interval: float, burst: int) -> Admission:
+        """Count one request against a rate, where it allows it."""
+        through, left, wait, reset = await self._link.script(
+            call("admit", (keys.rate(name),), f"{interval * 1000:.6f}", burst)
+        )
+        return Admission(through == 1, left, wait / 1000, reset / 1000)
 
     async def put_off(self, chore: str, member: str, *, after: float) -> None:
         """List a chore."""

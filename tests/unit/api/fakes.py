@@ -11,6 +11,7 @@ from service.api.application import Application
 from service.api.auth import Authenticator
 from service.core.answers import Answer, Event, ExecEvent, RawOutput
 from service.core.app import Core
+from service.core.rates import Rate
 from service.messages import (
     CreateSandbox,
     Exec,
@@ -53,11 +54,14 @@ class FakeCore:
     raw_output: RawOutput | None = None
 
     settings: Settings = field(default_factory=Settings)
+    rate: Rate | None = None
+    counted: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sandboxes = _Sandboxes(self)
         self.jobs = _Jobs(self)
         self.execs = _Execs(self)
+        self.rates = self
         self.started = 0
         self.shut_down: list[float] = []
 
@@ -65,6 +69,11 @@ class FakeCore:
         self.calls.append((name, asked))
         if self.error is not None:
             raise self.error
+
+    async def admit(self, tenant: str, kind: str) -> Rate | None:
+        """Rates: what was counted, and what they say."""
+        self.counted.append((tenant, kind))
+        return self.rate
 
     @property
     def asked(self) -> dict[str, Any]:
