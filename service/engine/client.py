@@ -30,12 +30,12 @@ class OpenSandboxEngine:
 
     Args:
         url: ``http(s)://host[:port]`` of the lifecycle server. Endpoints in sandboxes get the same scheme.
-        api_key: sent to the lifecycle server alone, never to a sandbox; empty: none is sent. proxy: reach
-        execd through the lifecycle server's proxy (``always``), at its own endpoint (``never``), or at
-            its own endpoint wherever that answers (``auto``).
-        networks: where not empty, endpoints outside them are never contacted. limit: connections of each of
-        two pools. observe: called after each HTTP call with its kind, ``answer``, ``refused``,
-        ``not_reached``, ``unclear``,
+        api_key: sent to the lifecycle server alone, never to a sandbox; empty: none is sent.
+        proxy: reach execd through the lifecycle server's proxy (``always``), at its own endpoint (``never``), or
+            at its own endpoint wherever that answers (``auto``).
+        networks: where not empty, endpoints outside them are never contacted.
+        limit: connections of each of two pools.
+        observe: called after each HTTP call with its kind, ``answer``, ``refused``, ``not_reached``, ``unclear``,
             ``left`` (the reader went away) or ``cancelled``, and its duration in seconds.
     """
 
