@@ -7,6 +7,7 @@ two output files, exactly as printed (the stream has lost line ends and bytes th
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,15 @@ from service.core.problems import refusal
 from service.core.records import JobBody
 from service.core.states import ClaimState
 from service.core.submitting import Order
+from service.core.telemetry import Hop
 from service.messages import Encoding, Exec, ExecResult, ExecStart, ExecText, JobState, Reason
-from service.ports.engine import CommandEvent, CommandSpec, EngineError, StartFailed
+from service.ports.engine import CommandEvent, CommandSpec, EngineError, StartFailed, Unclear
 from service.ports.store import Record
 
 if TYPE_CHECKING:
     from service.core.app import Core
+
+log = logging.getLogger("oncebox.execs")
 
 DEFAULT_TIMEOUT = 60
 SILENCE = 10.0
@@ -33,6 +37,7 @@ PATIENCE = 30.0
 """Seconds past the timeout for which the result is waited for."""
 END_LOOKS = (0.0, 0.02, 0.1, 0.3)
 """Seconds before each look at an exec whose stream has ended; after them the follower goes on."""
+STREAM_LOST = "an engine's stream was lost"
 QUEUE = 256
 """Live events that wait for a slow reader; then the reading waits for it (the command does not)."""
 
@@ -130,8 +135,9 @@ class Execs:
                 reason=Reason.START_FAILED,
             )
             return await self._core.looker.write(record, ClaimState.REFUSED, failed)
-        except EngineError:
-            self._core.telemetry.stream_lost(clock() - began, clock() - heard)
+        except EngineError as error:
+            if isinstance(error, Unclear):
+                self._lost(error, clock() - began, clock() - heard)
             if record is None:
                 raise
         for delay in END_LOOKS:
@@ -140,6 +146,13 @@ class Execs:
             if record is None or not record.state.active:
                 break
         return record
+
+    def _lost(self, error: Unclear, age: float, silence: float) -> None:
+        """Tell on which hop a stream was lost, how old it was, and how long it had been silent."""
+        hop: Hop = "proxy" if error.hop == "proxy" else "direct"
+        self._core.telemetry.stream_lost(hop, error.cause, age, silence)
+        told = {"hop": hop, "cause": error.cause, "age": round(age, 3), "silence": round(silence, 3)}
+        log.warning("an engine's stream was lost: %s", told, extra={"fields": {"message": STREAM_LOST, **told}})
 
     async def _result(self, order: Order, record: Record, encoding: Encoding) -> ExecResult:
         record = await self._core.jobs.found_out(record, keyed=order.keyed)

@@ -13,6 +13,7 @@ import logging
 import random
 from typing import TYPE_CHECKING
 
+from service import context
 from service.core import identity, records
 from service.core.states import ClaimState
 from service.core.watching import POLL
@@ -58,6 +59,7 @@ class Follower:
             room = AT_ONCE - len(self._looking)
             try:
                 self._active = await self._store.active_count()
+                self._core.telemetry.active(self._active)
                 due = await self._store.due(limit=min(BATCH, room), lease=LOOK_LEASE) if room > 0 else []
                 for id in due:
                     self._core.tasks.start(self._due(id), f"due {id}")
@@ -127,6 +129,7 @@ class Follower:
         return task
 
     async def _look(self, id: str) -> Record | None:
+        context.command_id.set(id)
         try:
             record = await self._store.get(id)
             if record is None or not record.state.active:

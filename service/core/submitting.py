@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from service import errors
+from service import context, errors
 from service.core import identity, pauses, records, rules
 from service.core.fence import RESERVED_VARIABLES, Boot
 from service.core.looking import token_of
@@ -110,6 +110,7 @@ class Submitter:
     async def settle(self, order: Order, send: Send) -> tuple[Record, bool]:
         """The record of the order as far as it got within ``claim_wait``, and whether it was answered by other work."""
         body = order.body
+        context.command_id.set(order.command_id)
         await self._store.index_job(
             order.command_id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._core.claims.lease
         )

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
+from service.ports.engine import LossCause
+
 ClaimOutcome = Literal["won", "replayed", "waited", "taken_over", "reopened", "conflict"]
 Settled = Literal["adopted", "voided", "lost", "still_unknown", "next_attempt"]
 Kind = Literal["sandbox", "job", "exec"]
+Hop = Literal["direct", "proxy", "caller"]
+"""Where a stream was lost: between us and the sandbox, on its own endpoint or through the engine's proxy; or between
+our caller and us."""
 
 
 class Telemetry(Protocol):
@@ -24,8 +29,9 @@ class Telemetry(Protocol):
         """An unknown or provisional submission was looked into."""
         ...
 
-    def stream_lost(self, age: float, silence: float) -> None:
-        """An engine's stream ended without its end: seconds since it began, and since its last event."""
+    def stream_lost(self, hop: Hop, cause: LossCause, age: float, silence: float) -> None:
+        """An engine's stream ended without its end: seconds since it began, and since its last event (heartbeats are
+        events too)."""
         ...
 
     def look(self, lag: float) -> None:
@@ -34,6 +40,10 @@ class Telemetry(Protocol):
 
     def ended(self, kind: Kind, state: str) -> None:
         """A job reached its final record, or failed."""
+        ...
+
+    def active(self, count: int) -> None:
+        """So many jobs are followed, over all replicas."""
         ...
 
 
@@ -49,11 +59,14 @@ class Silence:
     def reconciled(self, outcome: Settled) -> None:
         """Nothing."""
 
-    def stream_lost(self, age: float, silence: float) -> None:
+    def stream_lost(self, hop: Hop, cause: LossCause, age: float, silence: float) -> None:
         """Nothing."""
 
     def look(self, lag: float) -> None:
         """Nothing."""
 
     def ended(self, kind: Kind, state: str) -> None:
+        """Nothing."""
+
+    def active(self, count: int) -> None:
         """Nothing."""

@@ -7,7 +7,7 @@ from typing import Literal
 from service.engine.endpoints import Endpoints, Mode, Network
 from service.engine.execd import Execd, output_path
 from service.engine.lifecycle import Lifecycle
-from service.engine.transport import Observe, Transport
+from service.engine.transport import Observe, Trace, Transport
 from service.messages import SandboxState
 from service.ports.engine import (
     CommandEvent,
@@ -37,6 +37,7 @@ class OpenSandboxEngine:
         limit: connections of each of two pools.
         observe: called after each HTTP call with its kind, ``answer``, ``refused``, ``not_reached``, ``unclear``,
             ``left`` (the reader went away) or ``cancelled``, and its duration in seconds.
+        trace: asked before each HTTP call for the headers that carry a trace on, and told of its end.
     """
 
     def __init__(
@@ -48,13 +49,14 @@ class OpenSandboxEngine:
         networks: Sequence[Network] = (),
         limit: int = DEFAULT_LIMIT,
         observe: Observe | None = None,
+        trace: Trace | None = None,
     ) -> None:
         found = _URL.fullmatch(url)
         if found is None:
             raise ValueError("the engine's URL must be http(s)://host[:port], without a user, a query or a fragment")
         if not re.fullmatch(r"[\x21-\x7e]*", api_key):
             raise ValueError("the engine's API key must be visible ASCII")
-        self._transport = Transport(limit=limit, observe=observe)
+        self._transport = Transport(limit=limit, observe=observe, trace=trace)
         self._lifecycle = Lifecycle(self._transport, url, api_key)
         self._execd = Execd(self._transport, self._lifecycle.headers)
         self._endpoints = Endpoints(

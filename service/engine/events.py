@@ -72,6 +72,7 @@ class CommandStream:
         if not self._done:
             state = "before the command's id" if self.command is None else "without a terminal event"
             self.failure = Unclear(f"the stream ended {state}")
+            self.failure.cause = "ended"
         return events
 
     @property

@@ -30,6 +30,7 @@ from service.ports.engine import (
     Denied,
     EngineError,
     FileMissing,
+    LossCause,
     NotReached,
     Refused,
     SandboxMissing,
@@ -100,6 +101,9 @@ class Failure(Enum):
     ENCODED = "the reply is compressed, which was not asked for"
 
 
+_CAUSES: dict[Failure, LossCause] = {Failure.TIMEOUT: "silent", Failure.DROPPED: "dropped"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
     """What happened on one call. ``body`` is whole, or ``failure`` says why not."""
@@ -126,7 +130,9 @@ def outcome(exchange: Exchange) -> EngineError | None:
     if exchange.phase is Phase.NOT_CONNECTED:
         return NotReached(_describe(exchange))
     if exchange.failure is not None:
-        return Unclear(_describe(exchange), status=exchange.status or None)
+        lost = Unclear(_describe(exchange), status=exchange.status or None)
+        lost.cause = _CAUSES.get(exchange.failure, "invalid")
+        return lost
     if 200 <= exchange.status < 300:
         return None
     if exchange.status == 416 and exchange.call is Call.READ:

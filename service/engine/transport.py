@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
@@ -47,6 +47,21 @@ MAX_PROXY_DRAINS = 32
 
 Observe = Callable[[str, str, float], None]
 """Told of each call: its kind (``Call``), its outcome, and its seconds."""
+
+
+class CallTrace(Protocol):
+    """One call, as part of the trace of the request that it is made for."""
+
+    headers: Mapping[str, str]
+    """Sent along: where the trace goes on."""
+
+    def end(self, outcome: str) -> None:
+        """The call is over."""
+        ...
+
+
+Trace = Callable[[str, str, str], CallTrace | None]
+"""Begins the trace of a call of this kind, to this side, by this method; None: it is not traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +221,10 @@ class Transport:
     does something, a new connection a call. Belongs to the event loop of its first call.
     """
 
-    def __init__(self, *, limit: int, observe: Observe | None = None) -> None:
+    def __init__(self, *, limit: int, observe: Observe | None = None, trace: Trace | None = None) -> None:
         self._limit = limit
         self._observe = observe
+        self._trace = trace
         self._pooled: aiohttp.ClientSession | None = None
         self._single: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -224,17 +240,24 @@ class Transport:
         """Send ``request``; raises one of the port's errors, for what goes wrong inside the context too."""
         began = time.monotonic()
         result = "cancelled"
+        trace = self._trace(request.call.value, request.side.value, request.method) if self._trace else None
+        if trace is not None:
+            request = replace(request, headers={**request.headers, **trace.headers})
         try:
             async with self._send(request) as incoming:
                 yield incoming
             result = "answer"
         except EngineError as error:
             result = _label(error)
+            if isinstance(error, Unclear):
+                error.hop = request.side.value
             raise
         except GeneratorExit:
             result = "left"
             raise
         finally:
+            if trace is not None:
+                trace.end(result)
             if self._observe is not None:
                 self._observe(request.call.value, result, time.monotonic() - began)
 

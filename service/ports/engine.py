@@ -68,8 +68,19 @@ class NotReached(EngineError):
     """Never got there: not executed."""
 
 
+Hop = Literal["lifecycle", "direct", "proxy"]
+"""Who was asked: the lifecycle server; execd at its own endpoint; execd through the lifecycle server's proxy."""
+LossCause = Literal["silent", "dropped", "ended", "invalid"]
+"""Nothing came for too long; the connection broke; it was closed in order, but too early; what came is no answer."""
+
+
 class Unclear(EngineError):
     """Everything else: it may have been executed."""
+
+    hop: Hop | None = None
+    """Where the answer was lost, once the request was on its way."""
+    cause: LossCause = "invalid"
+    """How."""
 
     command: str | None = None
     """execd's id of the command, where it came before the call failed."""
