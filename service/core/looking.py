@@ -182,11 +182,12 @@ class Looker:
     async def _by_fence(self, record: Record, body: JobBody, look: Look) -> tuple[Ending | None, JobBody]:
         """execd forgot the command: its fence and its processes tell. Its deadline and a cancel still hold."""
         now = record.now / 1000
+        body = learnt(body, look.fence)
         code = look.fence.exit_code if look.fence is not None else None
         if code is not None:
             body = msgspec.structs.replace(body, finished_at=now)
             return endings.by_fence(code, cancel=record.cancel, interrupted=body.interrupted), body
-        overdue = now > self.deadline(body)
+        overdue = body.timeout > 0 and now > self.deadline(body)
         if look.alive:
             if not (overdue or record.cancel):
                 return None, body
@@ -261,6 +262,20 @@ class Looker:
     def token(self, record: Record) -> str:
         """The token of the record's fence."""
         return token_of(record.id, record.attempt)
+
+
+def learnt(body: JobBody, found: Fence | None) -> JobBody:
+    """What the fence tells by now: a shell writes it line by line, so a first look may have seen but half of it."""
+    if found is None or found.kind != "run":
+        return body
+    log = body.log or found.log
+    return msgspec.structs.replace(
+        body,
+        log=log,
+        engine_id=body.engine_id or endings.engine_id_of(log),
+        timeout=body.timeout or found.timeout or 0,
+        fingerprint=body.fingerprint or found.fingerprint or "",
+    )
 
 
 def token_of(command_id: str, attempt: int) -> str:
