@@ -1,4 +1,4 @@
-"""The states of a claim, and every way from one to the next. The one table; `docs/concepts.md` has the diagram.
+"""The states of a claim, and every way from one to the next. The one table; `docs/concepts/claims.md` has the picture.
 
 ::
 
