@@ -8,7 +8,7 @@
 | `POST /_dev/sandboxes/{id}/container {"action": "restart", "filesystem": "kept" or "new"}` | all processes die, the first one starts anew with a daemon with an empty table; `new`: everything but volumes is empty again (plain mode: not the machine's `/tmp`) |
 | `POST /_dev/faults {"create_delay": 2.5, "create_reply": "drop", "count": 3}` | orders a fault for the next `count` (default 1) requests of a kind |
 | `GET /_dev/faults`, `DELETE /_dev/faults` | what is still due; forgets it |
-| `GET /_dev/stats`, `DELETE /_dev/stats` | counters by kind, `bytes` of file and log reads, `seconds` since the start; begins anew |
+| `GET /_dev/stats`, `DELETE /_dev/stats` | counters by kind, `bytes` of file and log reads, `outputs` (file reads of commands' output), `seconds` since the start; begins anew |
 
 A fault's fields are `{kind}_delay` (seconds), `{kind}_reply`, `{kind}_status` (answered instead, not
 carried out), `{kind}_body` and `{kind}_content_type` (of that answer); kinds are those of the stats
@@ -50,7 +50,7 @@ class DevControls:
                 return replies.lifecycle(200, self._stats.view())
             case ("DELETE", "/_dev/stats"):
                 fresh = Stats()
-                self._stats.started, self._stats.bytes = fresh.started, 0
+                self._stats.started, self._stats.bytes, self._stats.outputs = fresh.started, 0, 0
                 self._stats.counts.update(fresh.counts)
                 return replies.lifecycle_empty(204)
             case ("GET", "/_dev/faults"):

@@ -24,6 +24,8 @@ SMALL_READ_BYTES = 1 << 18
 LOG_READ_COPIES = 3
 """How often execd's memory holds the rest of a log that is read with `/command/{id}/logs`."""
 
+OUTPUT_ENDINGS = (".output", ".stdout", ".stderr")
+"""Of the files that commands write to."""
 METRICS_SECONDS = 1.0
 NO_SNIFF = {
     **replies.SERVER,
@@ -150,6 +152,7 @@ class ExecdRoutes:
             descriptor = sandbox.files.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             return file_routes.failure(error, f"open {path}")
+        self._stats.outputs += path.endswith(OUTPUT_ENDINGS)
         try:
             if lines:
                 return file_routes.some_lines(request, descriptor)

@@ -14,15 +14,22 @@ KINDS = (
 
 @dataclass(slots=True)
 class Stats:
-    """Counters since the start. `bytes` are those of file and log reads."""
+    """Counters since the start. `bytes` are those of file and log reads; `outputs` of the file reads those of
+    commands' output files."""
 
     started: float = field(default_factory=time.time)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     bytes: int = 0
+    outputs: int = 0
 
     def view(self) -> dict[str, Any]:
         """All counters, and the seconds that they stand for."""
-        return {"seconds": round(time.time() - self.started, 3), "bytes": self.bytes, **self.counts}
+        return {
+            "seconds": round(time.time() - self.started, 3),
+            "bytes": self.bytes,
+            "outputs": self.outputs,
+            **self.counts,
+        }
 
 
 @dataclass(slots=True)

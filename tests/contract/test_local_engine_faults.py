@@ -195,7 +195,7 @@ def test_requests_are_counted(sandbox: RunningSandbox) -> None:
     call(f"{sandbox.execd}/command/{command}/logs")
     stats = call(engine.url + "/_dev/stats").json
     assert (stats["status"], stats["file"], stats["log"], stats["submit"]) == (1, 1, 1, 0)
-    assert stats["bytes"] == 6
+    assert (stats["bytes"], stats["outputs"]) == (6, 1)
     assert stats["seconds"] < 30
 
 

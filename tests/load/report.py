@@ -75,7 +75,7 @@ def _curves(journal: Journal, callers: Callers, sampler: Sampler) -> list[str]:
     marks = [(begin, what) for begin, _, what in journal.windows]
     samples = sampler.samples
     states = {name: [(s.at, float(s.states.get(name, 0))) for s in samples] for name in ("over", "running", "to come")}
-    rates = {"status": sampler.rates("status"), "output": sampler.rates("file", "log")}
+    rates = {"status": sampler.rates("status"), "output": sampler.rates("outputs", "log")}
     names = list(samples[-1].memory) if samples else []
     memory = {name: [(s.at, s.memory.get(name, 0) / MEGABYTE) for s in samples] for name in names}
     return [

@@ -123,7 +123,9 @@ async def _progress(callers: Callers, sampler: Sampler) -> None:
     while True:
         await asyncio.sleep(PROGRESS_SECONDS)
         states, journal = callers.states, callers.journal
-        rates = {name: sampler.rates(*kinds) for name, kinds in (("status", ("status",)), ("output", ("file", "log")))}
+        rates = {
+            name: sampler.rates(*kinds) for name, kinds in (("status", ("status",)), ("output", ("outputs", "log")))
+        }
         asked = ", ".join(f"{name} {found[-1][1]:.0f}/s" for name, found in rates.items() if found)
         wrong = sum(bool(each.wrong) for each in callers.outcomes)
         last = f"; last: {journal.events[-1][1]}" if journal.events else ""

@@ -44,7 +44,7 @@ def checks(
         ),
         Check("no caller hung", not hung, f"{len(hung)} hung" + "".join(f"; {each.mark}" for each in hung[:SHOWN])),
         _engine("status reads at the engine", sampler, ("status",), ramped, ended),
-        _engine("output reads at the engine", sampler, ("file", "log"), ramped, ended),
+        _engine("output reads at the engine", sampler, ("outputs", "log"), ramped, ended),
         _quiet(journal),
         Check("results outlive their sandboxes", not again, "; ".join(again[:SHOWN]) or "right byte for byte"),
         Check("the balancer drops idle connections", dropped[0] == dropped[1], f"{dropped[0]} of {dropped[1]} dropped"),
