@@ -222,7 +222,15 @@ class Creator:
                 for item in listing.items
                 if item.state.live and all(item.metadata.get(key, "") == wanted[key] for key in keys)
             ]
-        return records.oldest(matches)
+        return records.oldest([item for item in matches if await self._adoptable(item, digest, claim)])
+
+    async def _adoptable(self, info: SandboxInfo, digest: str, claim: SandboxClaim) -> bool:
+        """What is remembered of a sandbox counts more than its labels, which others may have written."""
+        raw = await self._core.claims.persist(lambda: self._store.get_sandbox(info.id))
+        if raw is None:
+            return True
+        record = records.sandbox_record(raw)
+        return record.tenant == claim.tenant and record.digest == digest and not record.deleted
 
     async def _find_late(self, digest: str, claim: SandboxClaim) -> SandboxInfo | None:
         for delay in self._core.lookup_tries:

@@ -107,7 +107,8 @@ class Jobs:
         if identity.parse_command_id(command_id) is None:
             raise missing
         record = await self._store.get(command_id)
-        if record is None:
+        if record is None or records.job_body(record).tenant != tenant:
+            # One of another tenant goes the way of one that does not exist: its sandbox is not this tenant's.
             record = await self._core.reconciler.restore(tenant, command_id)
         if records.job_body(record).tenant != tenant:
             raise missing

@@ -71,7 +71,7 @@ async def sandboxes(
                 break
         page += 1
     shown = [info for info in found[:page_size] if not states or info.state in states]
-    items = [await _view(core, tenant, info) for info in shown]
+    items = [item for info in shown if (item := await _view(core, tenant, info)) is not None]
     if len(found) > page_size:
         last = found[page_size - 1]
         return SandboxPage(items=items, next_page_token=_token(Place(_order(last)[0], page - 1, last.id)))
@@ -80,11 +80,12 @@ async def sandboxes(
     return SandboxPage(items=items)
 
 
-async def _view(core: Core, tenant: str, info: SandboxInfo) -> Sandbox:
+async def _view(core: Core, tenant: str, info: SandboxInfo) -> Sandbox | None:
+    """None: the labels say that it is this tenant's, and what is remembered of it says otherwise."""
     raw = await core.store.get_sandbox(info.id)
     known = records.sandbox_record(raw) if raw is not None else None
     if known is not None and known.tenant != tenant:
-        known = None
+        return None
     ready = known is not None and known.ready and info.state is SandboxState.RUNNING
     return records.sandbox_view(info.id, known, info, ready=ready)
 

@@ -76,7 +76,8 @@ class Sandboxes:
     async def known(self, tenant: str, sandbox_id: str, *, deleted: bool = False) -> SandboxRecord:
         """The record of a sandbox of this tenant.
 
-        Raises ``SandboxNotFound`` for all others, however they came about.
+        Raises ``SandboxNotFound`` for all others. One of another tenant goes the way of one that does not exist, the
+        look at the engine included, so that neither the answer nor its time tells the two apart.
         """
         missing = errors.SandboxNotFound(sandbox_id=sandbox_id)
         if not identity.plausible_sandbox_id(sandbox_id):
@@ -84,19 +85,21 @@ class Sandboxes:
         raw = await self._store.get_sandbox(sandbox_id)
         if raw is not None:
             record = records.sandbox_record(raw)
-            if record.tenant != tenant or (record.deleted and not deleted):
-                raise missing
-            return record
-        if await self._store.recall(f"miss:{sandbox_id}") is not None:
+            if record.tenant == tenant:
+                if record.deleted and not deleted:
+                    raise missing
+                return record
+        miss = f"miss:{tenant}:{sandbox_id}"
+        if await self._store.recall(miss) is not None:
             raise missing
         try:
             info = await self._engine.get_sandbox(sandbox_id)
         except SandboxMissing:
-            await self._store.remember(f"miss:{sandbox_id}", b"1", ttl=MISS)
-            raise missing from None
+            info = None
         except EngineError as error:
             raise refusal(error, sandbox_id=sandbox_id) from error
-        if not records.belongs(info, tenant, self._settings.secret):
+        if info is None or raw is not None or not records.belongs(info, tenant, self._settings.secret):
+            await self._store.remember(miss, b"1", ttl=MISS)
             raise missing
         labels = info.metadata
         record = SandboxRecord(

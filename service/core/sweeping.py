@@ -90,4 +90,7 @@ class Sweeper:
             return False
         if not records.belongs(info, claim.tenant, self._core.settings.secret):
             return False
+        remembered = await self._core.store.get_sandbox(info.id)
+        if remembered is not None and records.sandbox_record(remembered).digest != digest:
+            return False  # somebody else's, whatever its labels say by now
         return record.now / 1000 - (info.created_at or record.now / 1000) > grace

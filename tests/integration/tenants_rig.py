@@ -101,6 +101,11 @@ class TenantsRig:
         self.replicas.append(replica)
         return replica
 
+    async def replica_like(self, other: Replica) -> Replica:
+        """One more replica with another's tenants, on what the rig names by now."""
+        assert other.core.settings.tenants is not None
+        return await self.replica(Path(other.core.settings.tenants))
+
     async def flush(self) -> None:
         """Redis loses everything; what the replicas believe for seconds is forgotten too."""
         async with redis.asyncio.Redis.from_url(self.redis_url) as client:

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.core import pauses, quotas
-from tests.integration.core_rig import eventually, local_engine
-from tests.integration.tenants_rig import ALICE, BOB, Replica, TenantsRig, tenants_file, tenants_rig
-from tests.support.redis_server import RedisServer
+from tests.integration.core_rig import eventually
+from tests.integration.tenants_rig import ALICE, BOB, Replica, TenantsRig, tenants_file
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    root = tmp_path_factory.mktemp("engine")
-    with local_engine(str(root)) as url:
-        yield url, root
-
-
-@pytest.fixture
-async def rig(engine: tuple[str, Path], redis_server: RedisServer) -> AsyncIterator[TenantsRig]:
-    url, root = engine
-    async with tenants_rig(url, redis_server.url, root) as built:
-        yield built
-
-
-async def two(rig: TenantsRig, directory: Path, quota: str) -> tuple[Replica, Replica]:
+async def pair(tenants: TenantsRig, directory: Path, quota: str) -> tuple[Replica, Replica]:
     file = tenants_file(directory, quota=quota)
-    return await rig.replica(file), await rig.replica(file)
+    return await tenants.replica(file), await tenants.replica(file)
 
 
-async def test_live_sandboxes_are_counted_over_all_replicas(rig: TenantsRig, tmp_path: Path) -> None:
-    one, other = await two(rig, tmp_path, "sandboxes = 2")
+async def test_live_sandboxes_are_counted_over_all_replicas(tenants: TenantsRig, tmp_path: Path) -> None:
+    one, other = await pair(tenants, tmp_path, "sandboxes = 2")
     first = await one.create(ALICE, "a")
     second = await other.create(ALICE, "b")
     for replica in (one, other):
@@ -50,8 +34,8 @@ async def test_live_sandboxes_are_counted_over_all_replicas(rig: TenantsRig, tmp
     await other.create(ALICE, "c")
 
 
-async def test_many_creates_at_once_get_no_more_than_the_quota(rig: TenantsRig, tmp_path: Path) -> None:
-    one, other = await two(rig, tmp_path, "sandboxes = 3")
+async def test_many_creates_at_once_get_no_more_than_the_quota(tenants: TenantsRig, tmp_path: Path) -> None:
+    one, other = await pair(tenants, tmp_path, "sandboxes = 3")
     got = await asyncio.gather(
         *((one, other)[n % 2].ask(ALICE, "POST", "/v1/sandboxes", {}, key=f"k{n}") for n in range(12))
     )
@@ -60,8 +44,8 @@ async def test_many_creates_at_once_get_no_more_than_the_quota(rig: TenantsRig, 
     assert {item["sandbox_id"] for item in listed} == {each.json["sandbox_id"] for each in got if each.status == 201}
 
 
-async def test_running_jobs_are_counted_over_all_replicas(rig: TenantsRig, tmp_path: Path) -> None:
-    one, other = await two(rig, tmp_path, "jobs = 2")
+async def test_running_jobs_are_counted_over_all_replicas(tenants: TenantsRig, tmp_path: Path) -> None:
+    one, other = await pair(tenants, tmp_path, "jobs = 2")
     sandbox = await one.create(ALICE)
     first = await one.submit(ALICE, sandbox, "sleep 300", "a")
     second = await other.submit(ALICE, sandbox, "sleep 300", "b")
@@ -100,10 +84,10 @@ async def die(replica: Replica, there: asyncio.Event, request: asyncio.Task[Any]
 
 
 async def test_a_crash_between_count_and_create_heals_itself(
-    rig: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event], monkeypatch: pytest.MonkeyPatch
+    tenants: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quotas, "BEGINNING", 1.0)
-    one, other = await two(rig, tmp_path, "sandboxes = 1")
+    one, other = await pair(tenants, tmp_path, "sandboxes = 1")
     crash_after_count.append(there := asyncio.Event())
     request = asyncio.ensure_future(one.ask(ALICE, "POST", "/v1/sandboxes", {}, key="crashed"))
     await die(one, there, request)
@@ -119,9 +103,9 @@ async def test_a_crash_between_count_and_create_heals_itself(
 
 
 async def test_the_retry_of_a_create_that_crashed_needs_no_second_slot(
-    rig: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event]
+    tenants: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event]
 ) -> None:
-    one, other = await two(rig, tmp_path, "sandboxes = 1")
+    one, other = await pair(tenants, tmp_path, "sandboxes = 1")
     crash_after_count.append(there := asyncio.Event())
     request = asyncio.ensure_future(one.ask(ALICE, "POST", "/v1/sandboxes", {}, key="crashed"))
     await die(one, there, request)
@@ -130,9 +114,9 @@ async def test_the_retry_of_a_create_that_crashed_needs_no_second_slot(
 
 
 async def test_a_crash_between_count_and_start_of_a_job_heals_itself(
-    rig: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event]
+    tenants: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event]
 ) -> None:
-    one, other = await two(rig, tmp_path, "jobs = 1")
+    one, other = await pair(tenants, tmp_path, "jobs = 1")
     sandbox = await one.create(ALICE)
     crash_after_count.append(there := asyncio.Event())
     body = {"sandbox_id": sandbox, "command": "true"}
@@ -146,8 +130,8 @@ async def test_a_crash_between_count_and_start_of_a_job_heals_itself(
     await eventually(ran)
 
 
-async def test_a_rate_is_shared_by_all_replicas(rig: TenantsRig, tmp_path: Path) -> None:
-    one, other = await two(rig, tmp_path, "submits_per_second = 0.001\npolls_per_second = 0.002")
+async def test_a_rate_is_shared_by_all_replicas(tenants: TenantsRig, tmp_path: Path) -> None:
+    one, other = await pair(tenants, tmp_path, "submits_per_second = 0.001\npolls_per_second = 0.002")
     sandbox = await one.create(ALICE)
     assert (await one.ask(ALICE, "GET", f"/v1/sandboxes/{sandbox}")).status == 200
     for replica in (one, other):
@@ -162,10 +146,10 @@ async def test_a_rate_is_shared_by_all_replicas(rig: TenantsRig, tmp_path: Path)
     assert (await other.ask(BOB, "GET", "/v1/exec-jobs")).status == 200
 
 
-async def test_without_redis_a_limited_tenant_is_told_so(rig: TenantsRig, tmp_path: Path, start_redis: Any) -> None:
+async def test_without_redis_a_limited_tenant_is_told_so(tenants: TenantsRig, tmp_path: Path, start_redis: Any) -> None:
     server = start_redis()
-    rig.redis_url = server.url
-    replica = await rig.replica(tenants_file(tmp_path, quota="polls_per_second = 5"))
+    tenants.redis_url = server.url
+    replica = await tenants.replica(tenants_file(tmp_path, quota="polls_per_second = 5"))
     server.kill()
     got = await replica.ask(ALICE, "GET", "/v1/exec-jobs")
     assert (got.status, got.json["code"]) == (503, "STORE_UNAVAILABLE")

@@ -1,0 +1,40 @@
+"""The engine that tests with tenants share, and two replicas on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.core_rig import local_engine
+from tests.integration.tenants_rig import Replica, TenantsRig, tenants_file, tenants_rig
+from tests.support.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def tenants_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The URL of a local engine and its root."""
+    root = tmp_path_factory.mktemp("engine")
+    with local_engine(str(root)) as url:
+        yield url, root
+
+
+@pytest.fixture
+async def tenants(tenants_engine: tuple[str, Path], redis_server: RedisServer) -> AsyncIterator[TenantsRig]:
+    """No replicas yet, an empty Redis and an empty engine."""
+    url, root = tenants_engine
+    async with tenants_rig(url, redis_server.url, root) as built:
+        yield built
+
+
+@pytest.fixture
+async def one(tenants: TenantsRig, tmp_path: Path) -> Replica:
+    """A replica of Alice's and Bob's."""
+    return await tenants.replica(tenants_file(tmp_path))
+
+
+@pytest.fixture
+async def two(tenants: TenantsRig, tmp_path: Path) -> Replica:
+    """Another replica of Alice's and Bob's."""
+    return await tenants.replica(tenants_file(tmp_path))
