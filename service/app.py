@@ -21,6 +21,7 @@ from service.api.application import Application
 from service.core.app import Core
 from service.embedded import EngineChild, LocalEngine
 from service.engine import OpenSandboxEngine
+from service.observability import Observability
 from service.store import open_store
 from service.tenants import Tenants, tenants_of
 
@@ -32,49 +33,59 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 
-async def build_core(settings: Settings) -> Core:
+async def build_core(settings: Settings, observability: Observability | None = None) -> Core:
     """The core, not yet started, with its store and its engine; for ``local://`` the engine is started here.
 
     ``Core.shutdown`` closes both. Raises ``SettingsError`` and ``EngineDidNotStart``.
     """
     tenants = tenants_of(settings)
-    store = build_store(settings)
+    store = build_store(settings, observability)
+    telemetry = observability.metrics.core if observability else None
     try:
-        return Core(store, await build_engine(settings), settings, policy=tenants)
+        engine = await build_engine(settings, observability)
+        return Core(store, engine, settings, policy=tenants, telemetry=telemetry)
     except BaseException:
         await store.close()
         raise
 
 
-def build_store(settings: Settings) -> Store:
+def build_store(settings: Settings, observability: Observability | None = None) -> Store:
     """The store that ``settings`` name. Nothing is connected yet."""
     return open_store(
         settings.redis_url,
         retention=settings.retention,
         record_output=settings.record_output,
         claim_replicas=settings.claim_replicas,
+        observer=observability.metrics.store if observability else None,
     )
 
 
-async def build_engine(settings: Settings) -> Engine:
+async def build_engine(settings: Settings, observability: Observability | None = None) -> Engine:
     """The client of the engine that ``settings`` name; for ``local://`` that engine too."""
+    observe = observability.engine_observe if observability else None
+    trace = observability.engine_trace if observability else None
     if settings.engine_url == "local://":
-        return LocalEngine(await EngineChild.start())
+        return LocalEngine(await EngineChild.start(), observe=observe, trace=trace)
     return OpenSandboxEngine(
         settings.engine_url,
         api_key=settings.engine_api_key or "",
         proxy=settings.engine_proxy,
         networks=settings.engine_networks,
+        observe=observe,
+        trace=trace,
     )
 
 
-def create_app(core: Core, settings: Settings, *, manages_core: bool = True) -> Application:
+def create_app(
+    core: Core, settings: Settings, *, manages_core: bool = True, observability: Observability | None = None
+) -> Application:
     """The ASGI application of ``core``, which starts and shuts down with the application's lifespan.
 
-    ``manages_core=False``: somebody else starts it and shuts it down.
+    ``manages_core=False``: somebody else starts it and shuts it down. ``observability``: that of ``core``; without
+    it there are no metrics.
     """
     authenticator = core.policy if isinstance(core.policy, Tenants) else None
-    return Application(core, settings, manages_core=manages_core, authenticator=authenticator)
+    return Application(core, settings, manages_core=manages_core, authenticator=authenticator, observed=observability)
 
 
 def app_of(settings: Settings) -> ASGIApp:
@@ -86,7 +97,9 @@ def app_of(settings: Settings) -> ASGIApp:
         if serving is None:
             if scope["type"] != "lifespan":
                 raise RuntimeError("this application needs a server that supports the ASGI lifespan")
-            serving = create_app(await build_core(settings), settings)
+            observability = Observability()
+            core = await build_core(settings, observability)
+            serving = create_app(core, settings, observability=observability)
         await serving(scope, receive, send)
 
     return app

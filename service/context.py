@@ -20,3 +20,10 @@ _KNOWN = (request_id, tenant, command_id, trace_id)
 def known() -> dict[str, str]:
     """What is known here, by name."""
     return {variable.name: value for variable in _KNOWN if (value := variable.get()) is not None}
+
+
+def begin(request: str) -> None:
+    """A request begins, perhaps in a task that had another one before."""
+    request_id.set(request)
+    tenant.set(None)
+    command_id.set(None)

@@ -16,6 +16,7 @@ from service.engine import OpenSandboxEngine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from service.engine.transport import Observe, Trace
     from service.settings import Settings
 
 START_SECONDS = 30.0
@@ -85,11 +86,12 @@ class EngineChild:
 
 
 def _environment(api_key: str) -> dict[str, str]:
-    """This process's, without settings: they may hold secrets, which sandboxes must not inherit."""
+    """This process's, without settings (those of traces too): they may hold secrets, which sandboxes must not
+    inherit."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("ONCEBOX_") or name.startswith("ONCEBOX_TEST_")
+        if not name.startswith(("ONCEBOX_", "OTEL_")) or name.startswith("ONCEBOX_TEST_")
     }
     return {**kept, "OPEN_SANDBOX_API_KEY": api_key}
 
@@ -108,8 +110,8 @@ async def _ready_url(process: asyncio.subprocess.Process) -> str:
 class LocalEngine(OpenSandboxEngine):
     """The client of an ``EngineChild``, which ends with it."""
 
-    def __init__(self, child: EngineChild) -> None:
-        super().__init__(child.url, api_key=child.api_key, proxy="auto")
+    def __init__(self, child: EngineChild, *, observe: Observe | None = None, trace: Trace | None = None) -> None:
+        super().__init__(child.url, api_key=child.api_key, proxy="auto", observe=observe, trace=trace)
         self._child = child
 
     async def close(self) -> None:

@@ -24,6 +24,7 @@ from hypercorn.config import Config
 from service.api.logs import configure_logging
 from service.app import build_core, create_app
 from service.embedded import EngineDidNotStart
+from service.observability import Observability
 from service.settings import Settings
 from service.tenants import Tenants, tenants_of
 
@@ -102,10 +103,11 @@ def _loop_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 class Replica:
     """A core, its application, and the socket that it is served on."""
 
-    def __init__(self, settings: Settings, core: Core, listener: socket.socket) -> None:
+    def __init__(self, settings: Settings, core: Core, listener: socket.socket, observability: Observability) -> None:
         self.settings = settings
         self.core = core
-        self.app = create_app(core, settings, manages_core=False)
+        self.observability = observability
+        self.app = create_app(core, settings, manages_core=False, observability=observability)
         self.url = url_of(listener)
         self._listener = listener
         self._stop = asyncio.Event()
@@ -116,11 +118,13 @@ class Replica:
         """Bound, started, and accepting (connections wait until ``serve``). Raises ``OSError``."""
         listener = bind(*settings.address, shared=shared)
         try:
-            core = await build_core(settings)
+            observability = Observability()
+            core = await build_core(settings, observability)
             try:
                 await core.start()
+                observability.start()
                 listener.listen(BACKLOG)
-                return cls(settings, core, listener)
+                return cls(settings, core, listener, observability)
             except BaseException:
                 await core.shutdown(0)
                 raise
@@ -175,6 +179,7 @@ class Replica:
         try:
             async with asyncio.timeout(grace + CLOSING_SECONDS):
                 await self.core.shutdown(grace)
+                await self.observability.close()
         except TimeoutError:
             log.error("some work did not end when it was cancelled")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from service.api.logs import configure_logging
+from service.observability.exposition import SharedDirectory, shared_directory
 from service.serve import announce, bind, run_replica, url_of
 from service.settings import Settings
 
@@ -35,9 +36,10 @@ _spawn = multiprocessing.get_context("spawn")
 class Workers:
     """The processes, and whether they are to go on."""
 
-    def __init__(self, settings: Settings, count: int) -> None:
+    def __init__(self, settings: Settings, count: int, metrics: SharedDirectory) -> None:
         self.settings = settings
         self.count = count
+        self.metrics = metrics
         self.stopping = False
         self._running: dict[SpawnProcess, Connection] = {}
 
@@ -82,6 +84,7 @@ class Workers:
                 process = ended[sentinel]  # type: ignore[index]
                 process.join()
                 self._running.pop(process).close()
+                self.metrics.worker_ended(process.pid)
                 if self.stopping:
                     # One that was still starting has no handler yet, and nothing to finish.
                     code = code or (0 if process.exitcode in (0, -signal.SIGTERM) else 1)
@@ -101,11 +104,11 @@ def serve_workers(settings: Settings, count: int) -> int:
     except OSError as error:
         log.error("can't listen on %s: %s", settings.bind, error.strerror)
         return 1
-    with reserved:
+    with reserved, shared_directory() as metrics:
         host, port = settings.address[0], reserved.getsockname()[1]
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         bound = msgspec.structs.replace(settings, bind=address)
-        workers = Workers(bound, count)
+        workers = Workers(bound, count, metrics)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, workers.signalled)
         if settings.has_keys:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Router
 
-from service.api import openapi, routes, system
+from service.api import openapi, routes, scraping, system
 from service.api.auth import Authenticator, OneTenant
 from service.api.middleware import Auth, Body, Edge, Guard, Keys
+from service.api.observing import Nobody, Observed, Observer
 from service.api.rates import Rates
 from service.errors import NotFound
 from service.settings import SettingsError
@@ -23,19 +24,31 @@ if TYPE_CHECKING:
 class Application:
     """``draining`` is set by whoever serves it, when the replica is to get no more requests.
 
-    ``manages_core``: the core starts and shuts down with the ASGI lifespan.
+    ``manages_core``: the core starts and shuts down with the ASGI lifespan. ``observed``: told of requests; None:
+    there are no metrics.
     """
 
     def __init__(
-        self, core: Core, settings: Settings, *, manages_core: bool, authenticator: Authenticator | None = None
+        self,
+        core: Core,
+        settings: Settings,
+        *,
+        manages_core: bool,
+        authenticator: Authenticator | None = None,
+        observed: Observed | None = None,
     ) -> None:
         self.core = core
         self.settings = settings
         self.authenticator = authenticator or authenticator_of(settings)
         self.manages_core = manages_core
         self.draining = False
-        self.endpoints = routes.table(system.Readiness(self._is_draining), system.Documents(*openapi.documents()))
-        self._http = self._assembled()
+        self.observer: Observer = observed.observer if observed else Nobody()
+        self.endpoints = routes.table(
+            system.Readiness(self._is_draining, self.observer.readiness),
+            system.Documents(*openapi.documents()),
+            scraping.Scrape(observed.render if observed else None, settings.metrics_token),
+        )
+        self._http = observed.traced(self._assembled()) if observed else self._assembled()
 
     def stop_waiting(self) -> None:
         """The replica ends: nobody is waited for any longer than must be."""
@@ -57,7 +70,12 @@ class Application:
         limited = Rates(self._body, core=self.core, makes=makes)
         app: ASGIApp = Auth(limited, authenticator=self.authenticator, public=public)
         app = Keys(Guard(app, local=local), makes=makes)
-        return Edge(app, draining=self._is_draining, route_of=lambda path: routes.route_of(served, path))
+        return Edge(
+            app,
+            draining=self._is_draining,
+            route_of=lambda path: routes.route_of(served, path),
+            observer=self.observer,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -8,7 +8,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from service.core.identity import MadeKey, random_token
+from service import context
+from service.api.observing import Nobody, Observer, Wait
+from service.core.identity import MadeKey, parse_command_id, random_token
 from service.errors import InvalidIdempotencyKey, InvalidRequest, JobNotFound, SandboxNotFound
 
 if TYPE_CHECKING:
@@ -54,6 +56,14 @@ class Exchange:
     """Of the answer, once it began."""
     answer_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Put on the answer, problems included."""
+    peer: str | None = None
+    """The other end of the connection: an address."""
+    command_id: str | None = None
+    """For logs: the job that this is about, where it is known."""
+    wait: Wait = "none"
+    observer: Observer = field(default_factory=Nobody)
+    sent_at: float | None = None
+    """``time.perf_counter`` of the last byte of the answer so far."""
 
     @staticmethod
     def begin(scope: Scope) -> Exchange:
@@ -67,6 +77,7 @@ class Exchange:
             headers=headers,
             request_id=_request_id(headers),
             has_body="transfer-encoding" in headers or any(length.strip() != "0" for length in lengths),
+            peer=(scope.get("client") or (None,))[0],
         )
         scope[_SCOPE_KEY] = exchange
         return exchange
@@ -77,6 +88,17 @@ class Exchange:
         exchange = scope[_SCOPE_KEY]
         assert isinstance(exchange, Exchange)
         return exchange
+
+    def waits(self, wait: Wait) -> None:
+        """From here on the request waits on purpose."""
+        self.wait = wait
+        self.observer.opened(wait)
+
+    def about(self, command_id: str) -> None:
+        """The request is about this job: its log lines say so. What is no id is not logged."""
+        if parse_command_id(command_id) is not None:
+            self.command_id = command_id
+            context.command_id.set(command_id)
 
     @property
     def ambiguous(self) -> bool:
@@ -167,6 +189,7 @@ class Call:
         command_id = self._path["command_id"]
         if not _COMMAND_ID.fullmatch(command_id):
             raise JobNotFound
+        self.exchange.about(command_id)
         return command_id
 
     async def gone(self) -> None:

@@ -24,6 +24,7 @@ async def submit(call: Call, request: SubmitJob) -> Response:
     """Run a command in the background, once for its Idempotency-Key."""
     known_sandbox_id(request.sandbox_id)
     answer = await call.core.jobs.submit(call.tenant, request, call.key)
+    call.exchange.about(answer.value.command_id)
     location = f"/v1/exec-jobs/{answer.value.command_id}"
     return reply(answer.value, 202, location=location, replayed=answer.replayed)
 
@@ -43,6 +44,8 @@ async def list_(call: Call, query: JobsQuery) -> Response:
 
 async def get(call: Call, query: JobQuery) -> ASGIApp:
     """Get a job with a chunk of its output; with `wait`, as soon as there is something new."""
+    if query.wait:
+        call.exchange.waits("long_poll")
     answer = call.core.jobs.get(
         call.tenant,
         call.command_id,
@@ -73,5 +76,6 @@ async def events(call: Call, query: EventsQuery) -> ASGIApp:
     cursor = call.exchange.header("last-event-id") or given(query.cursor)
     if cursor is not None and call.core.jobs.is_end(cursor):
         return empty()
+    call.exchange.waits("events")
     stream = call.core.jobs.events(call.tenant, call.command_id, cursor=cursor, encoding=query.encoding)
     return await EventStream.open(call, stream, lambda event: (event.kind, event.id, event.data), tell_trouble=False)

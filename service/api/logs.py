@@ -8,9 +8,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from service import context
+
 
 class JsonLines(logging.Formatter):
-    """A record as one line: ``time``, ``level``, ``logger``, ``message``, or its own ``fields``."""
+    """A record as one line: ``time``, ``level``, ``logger``; what is known of the work under way (``request_id``,
+    ``tenant``, ``command_id``, ``trace_id``); and ``message``, or the record's own ``fields``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -19,6 +22,7 @@ class JsonLines(logging.Formatter):
             "time": moment.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
+            **context.known(),
         }
         fields = getattr(record, "fields", None)
         if isinstance(fields, dict):

@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from service import context
 from service.api.exchange import CallerGone, Exchange, shown_key
+from service.api.observing import Nobody, Observer
 from service.api.problems import problem_response
 from service.errors import (
     Forbidden,
@@ -54,14 +56,24 @@ CALLER_GONE = 499
 class Edge:
     """Gives every request an id and every error its problem, and writes one line about it."""
 
-    def __init__(self, app: ASGIApp, *, draining: Callable[[], bool], route_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        draining: Callable[[], bool],
+        route_of: Callable[[str], str | None],
+        observer: Observer | None = None,
+    ) -> None:
         self.app = app
         self.draining = draining
         self.route_of = route_of
+        self.observer = observer or Nobody()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         exchange = Exchange.begin(scope)
+        exchange.observer = self.observer
+        context.begin(exchange.request_id)
         receive = _watched(exchange, receive)
         send = self._answering(scope, exchange, receive, _to_caller(send))
         try:
@@ -69,7 +81,17 @@ class Edge:
         finally:
             if exchange.route is None:  # refused before it got there
                 exchange.route = self.route_of(scope["path"])
-            _log_access(exchange, time.perf_counter() - began)
+            ended = time.perf_counter()
+            self._tell(exchange, began, ended)
+            _log_access(exchange, ended - began)
+
+    def _tell(self, exchange: Exchange, began: float, ended: float) -> None:
+        self.observer.request(exchange.route, exchange.method, exchange.status, exchange.wait, ended - began)
+        if exchange.wait == "none":
+            return
+        self.observer.closed(exchange.wait)
+        if exchange.status == CALLER_GONE:
+            self.observer.caller_left(ended - began, ended - (exchange.sent_at or began))
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
         try:
@@ -77,6 +99,8 @@ class Edge:
         except CallerGone:
             exchange.status = CALLER_GONE
         except OnceboxError as error:
+            if error.command_id is not None:
+                exchange.about(error.command_id)
             if exchange.status is None:
                 await problem_response(error, key_sent=exchange.key_sent)(scope, receive, send)
             else:  # an answer left unfinished: the server closes the connection, and its reader sees that
@@ -88,6 +112,7 @@ class Edge:
 
     def _answering(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> Send:
         async def answer(message: Message) -> None:
+            exchange.sent_at = time.perf_counter()
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
                 headers = [*message.get("headers", ()), *_common_headers(exchange)]
@@ -172,6 +197,8 @@ def _log_access(exchange: Exchange, seconds: float) -> None:
                 "tenant": exchange.tenant,
             }
         )
+        if exchange.command_id is not None:
+            line["command_id"] = exchange.command_id
         access_log.log(level, "%s", line, extra={"fields": line})
 
 
@@ -216,12 +243,12 @@ class Guard:
     def _check_page(self, exchange: Exchange) -> None:
         hosts = exchange.headers.get("host", [])
         host = hosts[0].strip().lower() if len(hosts) == 1 else ""
-        if self.local and not _loopback_authority(host):
+        if self.local and not is_loopback_authority(host):
             raise Forbidden("Host must be a loopback name: there are no API keys, so only this machine is served")
         for origin in exchange.headers.get("origin", []):
             authority = _authority_of(origin)
             same = authority == host and bool(host)
-            if not (same or (self.local and _loopback_authority(authority))):
+            if not (same or (self.local and is_loopback_authority(authority))):
                 raise Forbidden("This Origin is foreign: there are no API keys, so no other site's page is served")
 
 
@@ -234,7 +261,8 @@ def _authority_of(origin: str) -> str:
 
 
 @functools.lru_cache(256)
-def _loopback_authority(authority: str) -> bool:
+def is_loopback_authority(authority: str) -> bool:
+    """A Host (or an Origin's) that names this machine alone; lower case."""
     match = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]@/]+)(:[0-9]{1,5})?", authority)
     return match is not None and is_loopback(match[1].strip("[]"))
 
@@ -251,6 +279,7 @@ class Auth:
         if scope["path"] not in self.public:
             exchange = Exchange.of(scope)
             exchange.tenant = self.authenticator.authenticate(exchange.headers)
+            context.tenant.set(exchange.tenant)
         await self.app(scope, receive, send)
 
 

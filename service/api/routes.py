@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from service import errors, messages
-from service.api import execs, jobs, parameters, sandboxes, system
+from service.api import execs, jobs, parameters, sandboxes, scraping, system
 from service.api.decoding import decode_body, decode_query
 from service.api.exchange import Call, Exchange
 from service.api.problems import problem_response
@@ -93,9 +93,11 @@ class Endpoint(Generic[S]):
         return await self.handler(call, decode_body(body, self.kind))
 
 
-def table(readiness: system.Readiness, documents: system.Documents) -> list[Endpoint[Any]]:
+def table(
+    readiness: system.Readiness, documents: system.Documents, scrape: scraping.Scrape | None = None
+) -> list[Endpoint[Any]]:
     """Every route there is."""
-    return [*_sandboxes(), *_commands(), *_jobs(), *_system(readiness, documents)]
+    return [*_sandboxes(), *_commands(), *_jobs(), *_system(readiness, documents, scrape or scraping.Scrape())]
 
 
 def _sandboxes() -> list[Endpoint[Any]]:
@@ -151,7 +153,7 @@ def _jobs() -> list[Endpoint[Any]]:
     ]  # fmt: skip
 
 
-def _system(readiness: system.Readiness, documents: system.Documents) -> list[Endpoint[Any]]:
+def _system(readiness: system.Readiness, documents: system.Documents, scrape: scraping.Scrape) -> list[Endpoint[Any]]:
     nothing = parameters.Nothing
     return [
         Endpoint("GET", "/healthz", system.healthz, nothing, 200, messages.Health, tenant=False),
@@ -166,6 +168,17 @@ def _system(readiness: system.Readiness, documents: system.Documents) -> list[En
             other_statuses=(503,),
         ),
         Endpoint("GET", "/openapi.json", documents.openapi, nothing, 200, None, tenant=False),
+        Endpoint(
+            "GET",
+            "/metrics",
+            scrape.metrics,
+            nothing,
+            200,
+            None,
+            (errors.Unauthenticated,),
+            tenant=False,
+            media="text/plain",
+        ),
         Endpoint("GET", "/docs", documents.docs, nothing, 200, None, tenant=False, media="text/html"),
     ]
 

@@ -26,12 +26,14 @@ async def healthz(_call: Call, _: Nothing) -> Response:
 class Readiness:
     """``GET /readyz``."""
 
-    def __init__(self, draining: Callable[[], bool]) -> None:
+    def __init__(self, draining: Callable[[], bool], told: Callable[[bool], None] = lambda _: None) -> None:
         self.draining = draining
+        self.told = told
 
     async def readyz(self, call: Call, _: Nothing) -> Response:
         """The replica wants requests; 503 with the reasons when it does not."""
         reasons = ["This replica is shutting down."] if self.draining() else await call.core.readiness()
+        self.told(not reasons)
         if reasons:
             return reply(Health(status="not_ready", reasons=reasons), 503)
         return reply(Health(status="ok"))

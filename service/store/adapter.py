@@ -11,6 +11,7 @@ from service.store.changes import changes
 from service.store.claims import Claims
 from service.store.indexes import Indexes
 from service.store.link import Link
+from service.store.observing import PoolObserver
 from service.store.slots import Slots
 from service.store.urls import server
 
@@ -30,17 +31,18 @@ class RedisStore(Claims, Indexes, Slots):
         record_output: int,
         claim_replicas: int = 0,
         max_connections: int = 64,
+        observer: PoolObserver | None = None,
     ) -> Self:
         """A store at ``url``; nothing is connected yet.
 
         ``memory://`` is a server in the process, a fresh one each time. ``retention`` in seconds and
         ``record_output`` in bytes are the settings of that name. ``claim_replicas`` Redis replicas must
-        acknowledge a new owner. At most ``max_connections`` commands are in flight; more wait. Raises
-        ``ValueError`` for a URL that is not understood.
+        acknowledge a new owner. At most ``max_connections`` commands are in flight; more wait. ``observer`` is
+        told of them. Raises ``ValueError`` for a URL that is not understood.
         """
         where = server(url, max_connections)
         replicas = 0 if where.memory else claim_replicas
-        link = Link(where, max_connections=max_connections, replicas=replicas)
+        link = Link(where, max_connections=max_connections, replicas=replicas, observer=observer)
         return cls(link, retention=retention, record_output=record_output)
 
     def changes(self) -> AsyncIterator[str | None]:
@@ -88,7 +90,13 @@ def _fields(info: Any) -> dict[str, str]:
 
 
 def open_store(
-    url: str, *, retention: float, record_output: int, claim_replicas: int = 0, max_connections: int = 64
+    url: str,
+    *,
+    retention: float,
+    record_output: int,
+    claim_replicas: int = 0,
+    max_connections: int = 64,
+    observer: PoolObserver | None = None,
 ) -> RedisStore:
     """``RedisStore.from_url``."""
     return RedisStore.from_url(
@@ -97,4 +105,5 @@ def open_store(
         record_output=record_output,
         claim_replicas=claim_replicas,
         max_connections=max_connections,
+        observer=observer,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -11,8 +12,9 @@ from redis.exceptions import NoScriptError, ReadOnlyError
 
 from service.errors import StoreUnavailable
 from service.store.acknowledge import acknowledged
+from service.store.observing import Nobody, PoolObserver
 from service.store.scripts import Args, Call
-from service.store.trouble import CAUGHT, unavailable
+from service.store.trouble import CAUGHT, kind_of, unavailable
 from service.store.urls import Server, close
 
 CLOSED = "The store is closed."
@@ -29,7 +31,7 @@ TOGETHER = 32
 class _Ask:
     """A command that waits for its turn, and the future of its reply."""
 
-    __slots__ = ("alone", "args", "otherwise", "reply")
+    __slots__ = ("alone", "args", "otherwise", "reply", "since")
 
     def __init__(self, args: Args, otherwise: Args, alone: Callable[[], Awaitable[Any]] | None) -> None:
         self.args = args
@@ -38,6 +40,8 @@ class _Ask:
         self.alone = alone
         """Work that needs a connection for itself, in place of a command."""
         self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.since: float | None = None
+        """When it began to wait for a connection; None: there was one."""
 
     def answer(self, answer: Any) -> None:
         """Give the reply, or the error, to whoever still waits."""
@@ -60,11 +64,15 @@ class Link:
     middle would hand the reply to the next.
     """
 
-    def __init__(self, server: Server, *, max_connections: int, replicas: int = 0) -> None:
+    def __init__(
+        self, server: Server, *, max_connections: int, replicas: int = 0, observer: PoolObserver | None = None
+    ) -> None:
         self.server = server
         self.client: Redis | RedisCluster = server.open()
         self._replicas = replicas
-        self._free = max_connections
+        self._limit = self._free = max_connections
+        self._observer = observer or Nobody()
+        self._observer.limit(max_connections)
         self._waiting: deque[_Ask] = deque()
         self._flush_is_due = False
         self._serving: set[asyncio.Task[None]] = set()
@@ -99,20 +107,22 @@ class Link:
         ask = _Ask(args, otherwise, alone)
         if self._closed:
             raise StoreUnavailable(CLOSED)
+        if not self._free:
+            ask.since = time.monotonic()
         self._waiting.append(ask)
         if not self._flush_is_due:
             self._flush_is_due = True
             asyncio.get_running_loop().call_soon(self._flush)
         return ask
 
-    @staticmethod
-    async def _all(asks: Sequence[_Ask]) -> list[Any]:
+    async def _all(self, asks: Sequence[_Ask]) -> list[Any]:
         try:
             async with asyncio.timeout(DEADLINE):
                 if len(asks) == 1:
                     return [await asks[0].reply]
                 return await asyncio.gather(*(ask.reply for ask in asks))
         except TimeoutError as error:
+            self._observer.failed(kind_of(error))
             raise unavailable(error) from error
 
     def _flush(self) -> None:
@@ -123,6 +133,7 @@ class Link:
             task = asyncio.get_running_loop().create_task(self._serve(asks))
             self._serving.add(task)
             task.add_done_callback(self._served)
+        self._observer.pool(self._limit - self._free, len(self._waiting))
 
     def _take(self) -> list[_Ask]:
         most = 1 if self.server.cluster else TOGETHER
@@ -133,6 +144,8 @@ class Link:
             ask = self._waiting.popleft()
             if ask.reply.done():
                 continue
+            if ask.since is not None:
+                self._observer.waited(time.monotonic() - ask.since)
             asks.append(ask)
             if ask.alone:
                 break
@@ -143,10 +156,13 @@ class Link:
         self._free += 1
         if self._waiting:
             self._flush()
+        else:
+            self._observer.pool(self._limit - self._free, 0)
 
     async def _serve(self, asks: list[_Ask]) -> None:
         """Send, and answer everybody: no failure is left in this task."""
         answers: Sequence[Any]
+        began = time.monotonic()
         try:
             answers = await self._send(asks)
         except CAUGHT as error:
@@ -159,7 +175,10 @@ class Link:
             for ask in asks:
                 ask.answer(StoreUnavailable(CLOSED))
             raise
+        self._observer.trip(time.monotonic() - began)
         for ask, answer in zip(asks, answers, strict=True):
+            if isinstance(answer, Exception) and not ask.reply.done():
+                self._observer.failed(kind_of(answer))
             ask.answer(answer)
         if any(isinstance(answer, ReadOnlyError) for answer in answers):
             await self._forget_connections()

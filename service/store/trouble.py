@@ -58,6 +58,21 @@ _CODES: dict[str, str] = {
 """By the word with which Redis begins an error: redis-py has no class for some of them."""
 
 
+KINDS: tuple[tuple[str, tuple[type[BaseException], ...]], ...] = (
+    ("read_only", (ReadOnlyError,)),
+    ("timeout", (TimeoutError, builtins.TimeoutError)),
+    ("refused", (AuthenticationError, AuthorizationError, BusyLoadingError, ResponseError)),
+    ("connection", (ConnectionError, OSError, EOFError, RuntimeError)),
+    ("other", (BaseException,)),
+)
+"""Names of failures for metrics; the first that fits."""
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of a failure."""
+    return next(name for name, kinds in KINDS if isinstance(error, kinds))
+
+
 def code_of(error: BaseException) -> str:
     """The word with which Redis began its error, or nothing."""
     if not isinstance(error, ResponseError):

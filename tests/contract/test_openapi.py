@@ -28,6 +28,7 @@ GET /v1/exec-jobs/{command_id}/events 200 204
 DELETE /v1/exec-jobs/{command_id} 202
 GET /healthz 200
 GET /readyz 200
+GET /metrics 200
 GET /openapi.json 200
 GET /docs 200
 """
