@@ -84,5 +84,5 @@ clean: ## Remove caches and reports; the virtual environment stays
 $(ONCEBOX): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { python=$$(.ci/find-python) && echo "Making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV); }
 	@echo "Installing into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,dev,docs]' -c constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,otel,dev,docs]' -c constraints.txt
 	@touch $@
