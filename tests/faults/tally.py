@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,10 @@ REPORT = "ONCEBOX_TEST_FAULTS_REPORT"
 
 SETTLED_WITHIN = 30.0
 """Seconds in which every job must have its end, with the sandbox reachable."""
+
+
+AUDITED_AT_ONCE = 50
+"""Jobs that are asked for at the same time: the audit is no load test."""
 
 
 def tries(*, short: int, long: int, timeout: int = 900) -> pytest.MarkDecorator:
@@ -73,7 +78,13 @@ class Tally:
         """Waits for the end of each job (mark -> command_id, None: never answered), then compares with the ledger."""
         self.tries += len(jobs)
         ids = [command_id for command_id in jobs.values() if command_id is not None]
-        ended = await asyncio.gather(*(rig.caller.ended(url, id, within=SETTLED_WITHIN) for id in ids))
+        few = asyncio.Semaphore(AUDITED_AT_ONCE)
+
+        async def end_of(command_id: str) -> Mapping[str, Any]:
+            async with few:
+                return await rig.caller.ended(url, command_id, within=SETTLED_WITHIN)
+
+        ended = await asyncio.gather(*map(end_of, ids))
         found = dict(zip(ids, ended, strict=True))
         runs = rig.runs()
         for mark, command_id in jobs.items():
