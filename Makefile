@@ -8,7 +8,7 @@ REDIS := $(VENV)/redis-server
 HAPROXY := $(VENV)/haproxy
 SANDBOXES ?= 500
 
-CODE := oncebox.py service tests
+CODE := oncebox.py service tests docs
 SERVERS := ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_HAPROXY=$(CURDIR)/$(HAPROXY)
 # Two workers: the tests wait for processes more than they compute.
 PYTEST_ARGS ?= -n 2 --cov --cov-report=term
@@ -18,7 +18,7 @@ FAULTS := build/faults.jsonl
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults check stack load bench bench-drop up down format clean
+.PHONY: help demo test faults check docs stack load bench bench-drop up down format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,11 @@ up: $(ONCEBOX) ## Start the stack of docker-compose.yml, wait until it is ready 
 
 down: ## End that stack (its data stays: `docker compose down -v` removes it)
 	@docker compose --profile "*" down
+
+docs: $(ONCEBOX) ## Renew docs/reference and the pictures from the code, and build build/docs/index.html
+	$(BIN)/python docs/write_reference.py
+	$(BIN)/python docs/draw_states.py
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 check: $(ONCEBOX) ## Check format, lint and types
 	$(BIN)/ruff format --check $(CODE)

@@ -169,7 +169,8 @@ def box(state: State, place: tuple[int, int], inside: list[str]) -> str:
     text = (
         f'<rect x="{x - WIDTH // 2}" y="{y - HEIGHT // 2}" width="{WIDTH}" height="{HEIGHT}" rx="8" '
         f'fill="{COLOURS[group_of(state)]}" stroke="#456"{dash}/>\n'
-        f'<text x="{x}" y="{y - 6 if inside else y + 4}" text-anchor="middle" font-weight="bold">{name_of(state)}</text>\n'
+        f'<text x="{x}" y="{y - 6 if inside else y + 4}" text-anchor="middle" font-weight="bold">'
+        f"{name_of(state)}</text>\n"
     )
     for line in range(0, len(inside), 2):
         words = ", ".join(inside[line : line + 2])

@@ -10,6 +10,7 @@ import ast
 import inspect
 import sys
 import textwrap
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,9 @@ def settings_page() -> str:
     return (
         "# Settings\n\n"
         "Environment variables, and the same names in a TOML file that `ONCEBOX_CONFIG` names; the environment wins.\n"
-        "Durations are seconds, plain numbers; sizes are bytes. An empty variable counts as not set. A value that can't\n"
-        "be used stops the start with a message that names the variable; an unknown `ONCEBOX_` name is warned about.\n"
+        "Durations are seconds, plain numbers; sizes are bytes. An empty variable counts as not set. A value that\n"
+        "can't be used stops the start with a message that names the variable; an unknown `ONCEBOX_` name is warned\n"
+        "about. "
         "`oncebox doctor` checks what is set.\n\n" + table(("variable", "default", "meaning"), rows)
     )
 
@@ -85,11 +87,11 @@ def default_of(name: str) -> str:
 
 def problems_page() -> str:
     """``service/errors.py``."""
-    classes = sorted({errors.Internal, errors.NotJson, *errors.BY_CODE.values()}, key=lambda cls: (cls.status, cls.code))
+    found: set[type[errors.OnceboxError]] = {errors.Internal, *errors.BY_CODE.values()}
+    classes = sorted(found, key=lambda cls: (cls.status, cls.code))
     rows = [
         (f"`{cls.code}`", cls.status, "yes" if cls.retryable else "no", f"`{cls.__name__}`", one_line(cls.__doc__))
         for cls in classes
-        if cls is not errors.NotJson
     ]
     client = [
         (f"`{cls.__name__}`", one_line(cls.__doc__))
@@ -98,9 +100,9 @@ def problems_page() -> str:
     return (
         "# Problems\n\n"
         "Every answer that is not a success is `application/problem+json` (RFC 9457) with `type`, `title`, `status`,\n"
-        "`detail`, `code` and `retryable`; `command_id`, `sandbox_id` and `errors` (`field`, `message` each) where they\n"
-        "apply. `Retry-After` is there wherever waiting helps. A body that is not JSON is `INVALID_REQUEST` with status\n"
-        "400. `OUTCOME_UNKNOWN` is retryable only where the request had an `Idempotency-Key`.\n\n"
+        "`detail`, `code` and `retryable`; `command_id`, `sandbox_id` and `errors` (`field`, `message` each) where\n"
+        "they apply. `Retry-After` is there wherever waiting helps. A body that is not JSON is `INVALID_REQUEST` with\n"
+        "status 400. `OUTCOME_UNKNOWN` is retryable only where the request had an `Idempotency-Key`.\n\n"
         "The SDK raises one class a code, all of them an `OnceboxError` with `code`, `retryable`, `command_id`,\n"
         "`sandbox_id`, `errors`, `retry_after` and `request_id`.\n\n"
         + table(("code", "status", "retryable", "exception", "meaning"), rows)
@@ -178,8 +180,8 @@ def http_page() -> str:
     text = (
         "# HTTP\n\n"
         "A replica serves this as `/openapi.json`, and as a page under `/docs`. JSON in and out, UTF-8, `snake_case`;\n"
-        "times are RFC 3339 in UTC. Every route under `/v1` answers without that prefix too. Unknown fields and unknown\n"
-        "parameters are refused. Problems are listed in [Problems](problems.md).\n"
+        "times are RFC 3339 in UTC. Every route under `/v1` answers without that prefix too. Unknown fields and\n"
+        "unknown parameters are refused. Problems are listed in [Problems](problems.md).\n"
     )
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -202,7 +204,8 @@ def operation_section(method: str, path: str, operation: dict[str, Any]) -> str:
         text += table(("parameter", "in", "type", "meaning"), rows) + "\n"
     if body := operation.get("requestBody"):
         text += f"Body: {type_of(body['content']['application/json']['schema'])}\n\n"
-    rows, refused = [], []
+    answers: list[tuple[str, str, str]] = []
+    refused: list[str] = []
     for status, response in operation["responses"].items():
         content = response.get("content", {})
         if "application/problem+json" in content:
@@ -211,8 +214,8 @@ def operation_section(method: str, path: str, operation: dict[str, Any]) -> str:
         kinds = "; ".join(
             f"{media}: {type_of(held['schema'])}" if held.get("schema") else media for media, held in content.items()
         )
-        rows.append((status, response["description"], kinds))
-    text += table(("status", "what", "body"), rows)
+        answers.append((status, response["description"], kinds))
+    text += table(("status", "what", "body"), answers)
     return text + (f"\nProblems: {'; '.join(refused)}.\n" if refused else "")
 
 
@@ -259,8 +262,8 @@ def sdk_page() -> str:
     """What ``oncebox`` exports; the texts are the docstrings, which the build reads."""
     text = (
         "# SDK\n\n"
-        "`from oncebox import Client, AsyncClient`: the same methods in both; those of the second are awaited. Everything\n"
-        "is typed. It needs nothing of the server: `pip install oncebox`.\n"
+        "`from oncebox import Client, AsyncClient`: the same methods in both; those of the second are awaited.\n"
+        "Everything is typed. It needs nothing of the server: `pip install oncebox`.\n"
     )
     sections = {
         "Client": ("Client", "Sandbox", "Job", "JobResult", "MapResult"),
@@ -324,7 +327,7 @@ def one_line(text: str | None) -> str:
     return " ".join((text or "").replace("``", "`").split())
 
 
-def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
     """A Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)

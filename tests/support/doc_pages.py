@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCS = ROOT / "docs"
@@ -31,9 +31,10 @@ SHOWN_URL = "127.0.0.1:8700"
 MARK = "==end-of-command=="
 
 _FENCE = re.compile(
-    r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=indent)(?P=fence) *$", re.S | re.M
+    r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=indent)(?P=fence) *$",
+    re.DOTALL | re.MULTILINE,
 )
-_COMMENT = re.compile(r"<!--\s*(.*?)\s*-->\s*$", re.S)
+_COMMENT = re.compile(r"<!--\s*(.*?)\s*-->\s*$", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def blocks(page: Path) -> Iterator[Block]:
     for match in _FENCE.finditer(text):
         above = text[: match.start()]
         comment = _COMMENT.search(above[above.rfind("<!--") :]) if "<!--" in above else None
-        code = re.sub(f"^{match['indent']}", "", match["code"], flags=re.M)
+        code = re.sub(f"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
         yield Block(
             page=page,
             line=above.count("\n") + 1,
@@ -84,7 +85,7 @@ def blocks(page: Path) -> Iterator[Block]:
 def same(expected: str, actual: str) -> bool:
     """Whether the output is what the page shows; `...` stands for anything, line ends at the end for nothing."""
     parts = [re.escape(part) for part in expected.strip().split("...")]
-    return re.fullmatch(".*?".join(parts), actual.strip(), re.S) is not None
+    return re.fullmatch(".*?".join(parts), actual.strip(), re.DOTALL) is not None
 
 
 class Runner:

@@ -13,14 +13,14 @@ ALL = [*pages(), ROOT / "CHANGELOG.md", *sorted((DOCS / "reference").glob("*.md"
 
 def prose(page: Path) -> str:
     """The page without its code."""
-    text = re.sub(r"^ *(`{3,}).*?^ *\1 *$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    text = re.sub(r"^ *(`{3,}).*?^ *\1 *$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"`[^`\n]*`", "", text)
 
 
 def anchors(page: Path) -> set[str]:
     """The headings, as they are linked to."""
-    text = re.sub(r"^ *(`{3,}).*?^ *\1 *$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
-    titles = re.findall(r"^#+ +(.*?) *$", text, re.M)
+    text = re.sub(r"^ *(`{3,}).*?^ *\1 *$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ +(.*?) *$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
