@@ -27,6 +27,12 @@ FRESH = 5.0
 """Seconds that a route serves calls that do something, and that a "there is no such command" is believed."""
 DECISION_TTL = 300.0
 """Seconds that "directly does not work here" is remembered of a sandbox."""
+OWN_PROXY = "/proxy/44772"
+"""The path of a daemon's own proxy onto itself: what OpenSandbox's Docker runtime names as the direct endpoint.
+
+That proxy loses the end of an answer now and then (the command has run), and holds two connections open for ten
+minutes after every request. The daemon itself is at the same host and port.
+"""
 MAX_ROUTES = 4096
 RESOLVE_TIMEOUT = 5.0
 """Seconds for DNS."""
@@ -151,7 +157,7 @@ class Endpoints:
         if self._mode == "always":
             return await self._through_proxy(sandbox_id)
         if self._mode == "never":
-            return await self._direct(sandbox_id)
+            return await self._direct(sandbox_id, known)
         decided = self._proxied.get(sandbox_id)
         if decided is not None and self._clock() - decided <= DECISION_TTL:
             return await self._through_proxy(sandbox_id)
@@ -163,8 +169,8 @@ class Endpoints:
         nothing.
         """
         try:
-            direct = await self._direct(sandbox_id)
-            if known is None or replace(known, since=direct.since) != direct:
+            direct = await self._direct(sandbox_id, known)
+            if not _same(known, direct):
                 await self._ping(direct)
         except Refused:
             raise
@@ -190,11 +196,24 @@ class Endpoints:
         found = await self._lookup(sandbox_id, True)
         return Route(Side.PROXY, self._proxy_base(sandbox_id), safe_headers(found.headers), since)
 
-    async def _direct(self, sandbox_id: str) -> Route:
+    async def _direct(self, sandbox_id: str, known: Route | None) -> Route:
+        """Where the engine says that the daemon is; past the daemon's own proxy where the daemon answers there."""
         since = self._clock()
         found = await self._lookup(sandbox_id, False)
         place = parse_endpoint(found.endpoint)
         headers = safe_headers(found.headers)
+        named = await self._checked(place, headers, since)
+        if place.path != OWN_PROXY:
+            return named
+        short = replace(named, base=named.base.removesuffix(OWN_PROXY))
+        if not _same(known, short):
+            try:
+                await self._ping(short)
+            except EngineError:
+                return named
+        return short
+
+    async def _checked(self, place: Place, headers: dict[str, str], since: float) -> Route:
         if not self._networks:
             return Route(Side.DIRECT, f"{self._scheme}://{place.authority()}{place.path}", headers, since)
         address = await self._allowed(place)
@@ -210,6 +229,10 @@ class Endpoints:
             if _inside(address, self._networks):
                 return address
         raise NotReached("the endpoint that the engine named lies outside the allowed networks")
+
+
+def _same(known: Route | None, route: Route) -> bool:
+    return known is not None and replace(known, since=route.since) == route
 
 
 # -- the text of an endpoint

@@ -110,6 +110,7 @@ class Engine:
         self.headers = headers
         self.direct_works = True
         self.proxy_works = True
+        self.dead: set[str] = set()
         self.error: EngineError | None = None
         self.lookups: list[bool] = []
         self.pings: list[Side] = []
@@ -126,7 +127,7 @@ class Engine:
 
     async def ping(self, route: Route) -> None:
         self.pings.append(route.side)
-        if not (self.direct_works if route.side is Side.DIRECT else self.proxy_works):
+        if route.base in self.dead or not (self.direct_works if route.side is Side.DIRECT else self.proxy_works):
             raise Unclear("no pong")
 
     def routes(self, mode: Mode = "auto", networks: list[str] | None = None) -> Endpoints:
@@ -173,6 +174,32 @@ async def test_a_fixed_way_is_not_probed(mode: Mode, side: Side) -> None:
     assert (await engine.routes(mode).route("a")).side is side
     assert engine.lookups == [mode == "always"]
     assert engine.pings == []
+
+
+@pytest.mark.parametrize("mode", ["auto", "never"])
+@pytest.mark.parametrize("networks", [[], ["10.0.0.0/8"]])
+async def test_a_daemons_own_proxy_onto_itself_is_passed_by(mode: Mode, networks: list[str]) -> None:
+    engine = Engine("10.0.0.7:40848/proxy/44772", headers={"Token": "t"})
+    routes = engine.routes(mode, networks)
+    route = await routes.route("a")
+    assert (route.side, route.base, route.headers) == (Side.DIRECT, "https://10.0.0.7:40848", {"Token": "t"})
+    asked = len(engine.pings)
+    engine.now += 30
+    assert (await routes.route("a", max_age=5)).base == route.base
+    assert len(engine.pings) == asked, "the same endpoint was tried already"
+
+
+@pytest.mark.parametrize("mode", ["auto", "never"])
+async def test_it_is_used_where_the_daemon_does_not_answer_beside_it(mode: Mode) -> None:
+    engine = Engine("10.0.0.7:40848/proxy/44772")
+    engine.dead = {"https://10.0.0.7:40848"}
+    assert (await engine.routes(mode).route("a")).base == "https://10.0.0.7:40848/proxy/44772"
+
+
+@pytest.mark.parametrize("path", ["/a/proxy/44772", "/proxy/8080", "/proxy/44772/a"])
+async def test_any_other_path_is_the_engines_to_choose(path: str) -> None:
+    engine = Engine(f"10.0.0.7:40848{path}")
+    assert (await engine.routes().route("a")).base == f"https://10.0.0.7:40848{path}"
 
 
 async def test_a_route_is_remembered_and_a_young_one_can_be_asked_for() -> None:
