@@ -33,6 +33,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from service import audit
 from service.core.policy import Quota
 from service.errors import Unauthenticated
 from service.settings import Settings, SettingsError
@@ -116,8 +117,10 @@ class Tenants:
             self._tenants = self._read()
         except TenantsFileBroken as error:
             log.error("the tenants file was not taken over, the one before stays in force: %s", error)
+            audit.record("tenants.reload", "refused")
             return False
         log.info("the tenants file was read: %d tenants", len(self._tenants))
+        audit.record("tenants.reload", "done", tenants=len(self._tenants))
         return True
 
     async def watch(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Router
 
 from service.api import openapi, routes, scraping, system
+from service.api.auditing import Audit
 from service.api.auth import Authenticator, OneTenant
 from service.api.middleware import Auth, Body, Edge, Guard, Keys
 from service.api.observing import Nobody, Observed, Observer
@@ -70,10 +71,14 @@ class Application:
         limited = Rates(self._body, core=self.core, makes=makes)
         app: ASGIApp = Auth(limited, authenticator=self.authenticator, public=public)
         app = Keys(Guard(app, local=local), makes=makes)
+
+        def route_of(path: str) -> str | None:
+            return routes.route_of(served, path)
+
         return Edge(
-            app,
+            Audit(app, route_of=route_of),
             draining=self._is_draining,
-            route_of=lambda path: routes.route_of(served, path),
+            route_of=route_of,
             observer=self.observer,
         )
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from service import audit
 from service.core import identity, records
 from service.core.states import ClaimState
 from service.errors import StoreUnavailable
@@ -54,6 +55,8 @@ class Sweeper:
                 if await self.given_up(info):
                     log.warning("deleting sandbox %s, a late duplicate that was never handed out", info.id)
                     await self._core.engine.delete_sandbox(info.id)
+                    tenant = info.metadata.get(f"{records.RESERVED}tenant")
+                    audit.record("sandbox.sweep", "done", tenant=tenant, sandbox_id=info.id)
 
     async def clean_fences(self) -> None:
         """Remove fences and output files of jobs whose record has ended by itself, sandbox by sandbox."""

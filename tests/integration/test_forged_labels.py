@@ -103,7 +103,9 @@ async def test_the_sweeper_believes_what_is_remembered(tenants: TenantsRig, one:
     victims = await alices(one)
     async with redis.asyncio.Redis.from_url(tenants.redis_url) as client:
         name = keys.claim(labels[f"{RESERVED}idem"])
-        header, _, body = (await client.get(name)).partition(b"\n")
+        raw = await client.get(name)
+        assert isinstance(raw, bytes)
+        header, _, body = raw.partition(b"\n")
         claim = msgspec.json.decode(body, type=records.SandboxClaim)
         gave_up = msgspec.structs.replace(claim, given_up=[7])
         await client.set(name, header + b"\n" + records.encode(gave_up))
