@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from service.store import keys
 from tests.faults.caller import Caller
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import ManagedProcess, Spawner
@@ -272,6 +273,17 @@ class Rig:
     def runs(self) -> Counter[str]:
         """What was executed: how often each mark was written."""
         return Counter(self._ledger.read_text().split()) if self._ledger.exists() else Counter()
+
+    def stored(self, id: str) -> bytes:
+        """A claim as it stands in Redis."""
+        with self.redis.client() as client:
+            client.connection_pool.connection_kwargs["decode_responses"] = False
+            raw: Any = client.get(keys.claim(id))
+        return bytes(raw)
+
+    def attempt(self, id: str) -> int:
+        """The attempt of a claim: its header is `1 state epoch attempt ...`."""
+        return int(self.stored(id).split(b" ", 4)[3])
 
     async def submissions(self, replica: Replica, sandbox_id: str) -> int:
         """How many jobs the daemon of a private sandbox was told to start: each leaves an output file."""

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from service.store import keys
 from tests.faults.caller import Answer
 from tests.faults.rig import LEASE, OWNER, Replica, Rig
 from tests.faults.tally import Tally, batches, tries
@@ -39,19 +38,6 @@ def thaw(replica: Replica) -> None:
     replica.thaw()
 
 
-def stored(rig: Rig, id: str) -> bytes:
-    """A claim as it stands in Redis."""
-    with rig.redis.client() as client:
-        client.connection_pool.connection_kwargs["decode_responses"] = False
-        raw: Any = client.get(keys.claim(id))
-    return bytes(raw)
-
-
-def attempt_of(raw: bytes) -> int:
-    """The attempt of a claim: its header is `1 state epoch attempt ...`."""
-    return int(raw.split(b" ", 4)[3])
-
-
 @tries(short=2, long=40)
 async def test_a_replica_frozen_past_its_lease_changes_nothing(rig: Rig, tries: int) -> None:
     """One replica for each point; `tries` is for each point."""
@@ -68,14 +54,14 @@ async def test_a_replica_frozen_past_its_lease_changes_nothing(rig: Rig, tries: 
             *(rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(m), key=m) for m in marks)
         )
         await tally.audit(rig, other.url, {m: a.command_id for m, a in zip(marks, answers, strict=True)})
-        before = [stored(rig, answer.command_id) for answer in answers]
+        before = [rig.stored(answer.command_id) for answer in answers]
 
         thaw(replica)
 
         for answer, answered_late in zip(answers, await asyncio.gather(*late), strict=True):
             assert answered_late.command_id == answer.command_id
             assert (answered_late.status, answered_late.body["state"]) in ((202, "exited"), (202, "pending"))
-        assert [stored(rig, answer.command_id) for answer in answers] == before
+        assert [rig.stored(answer.command_id) for answer in answers] == before
         assert [rig.runs()[mark] for mark in marks] == [1] * len(marks)
 
     for marks in batches("m", tries, AT_ONCE):
@@ -111,7 +97,7 @@ async def test_a_stale_owner_does_not_touch_a_claim_that_another_replica_holds(r
         assert [(a.status, a.body.get("state")) for a in told] == [(202, "pending")] * len(marks), told
         assert not rig.runs().keys() & set(marks), "the stale owner has sent its command"
         for answer in told:
-            assert stored(rig, answer.command_id).startswith(b"1 claimed 2 1 "), "the stale owner has written"
+            assert rig.stored(answer.command_id).startswith(b"1 claimed 2 1 "), "the stale owner has written"
         owner.points.forget()
         answers = await asyncio.gather(*held)
         await tally.audit(rig, owner.url, {m: a.command_id for m, a in zip(marks, answers, strict=True)})
@@ -176,7 +162,7 @@ async def test_a_submission_that_arrives_after_its_void_runs_nothing(rig: Rig, t
 
         await tally.audit(rig, other.url, {m: a.command_id for m, a in zip(marks, answers, strict=True)})
         for mark, answer in zip(marks, answers, strict=True):
-            assert attempt_of(stored(rig, answer.command_id)) == 2, "the first attempt was voided"
+            assert rig.attempt(answer.command_id) == 2, "the first attempt was voided"
             again = await rig.caller.submit(doomed.url, sandbox_id, rig.command(mark), key=mark)
             assert again.command_id == answer.command_id
         if rig.engine.private:
@@ -202,7 +188,7 @@ async def test_a_submission_that_takes_longer_than_lease_and_caller_keeps_its_cl
 
         assert answer.status == 202
         await tally.audit(rig, other.url, {mark: answer.command_id})
-        assert stored(rig, answer.command_id).startswith(b"1 closed 1 1 "), "one epoch, one attempt"
+        assert rig.stored(answer.command_id).startswith(b"1 closed 1 1 "), "one epoch, one attempt"
     tally.check()
 
 
