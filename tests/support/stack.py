@@ -118,7 +118,7 @@ class Stack:
         self.engine = self._engine(engine_options)
         self._ports = [free_port() for _ in range(REPLICAS)]
         self.replicas = [
-            self._replica(number, port, settings or {}) for number, port in enumerate(self._ports, start=1)
+            self._replica(f"replica{number}", port, settings or {}) for number, port in enumerate(self._ports, start=1)
         ]
         argv, env, self.balancer_kind = balancer.command(
             f"{LOOPBACK}:{self.port}", [f"{LOOPBACK}:{port}" for port in self._ports]
@@ -186,7 +186,11 @@ class Stack:
         places = ["--root", str(self.folder / "engine"), "--volume-root", str(self.volume_root)]
         return self._service("engine", [*argv, *places, *options], {"OPEN_SANDBOX_API_KEY": self.engine_key}, None)
 
-    def _replica(self, number: int, port: int, settings: Mapping[str, str]) -> Service:
+    def further(self, name: str, port: int, *words: str, settings: Mapping[str, str] | None = None) -> Service:
+        """One more `oncebox serve` on the same Redis and engine, not behind the balancer; not yet started."""
+        return self._replica(name, port, settings or {}, *words)
+
+    def _replica(self, name: str, port: int, settings: Mapping[str, str], *words: str) -> Service:
         env = {
             "ONCEBOX_BIND": f"{LOOPBACK}:{port}",
             "ONCEBOX_REDIS_URL": self.redis.url,
@@ -195,7 +199,7 @@ class Stack:
             "ONCEBOX_VOLUME": f"host:{self.volume_root}",
             **settings,
         }
-        return self._service(f"replica{number}", [BIN / "oncebox", "serve"], env, f"http://{LOOPBACK}:{port}/readyz")
+        return self._service(name, [BIN / "oncebox", "serve", *words], env, f"http://{LOOPBACK}:{port}/readyz")
 
 
 # -- by hand

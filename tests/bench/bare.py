@@ -1,0 +1,37 @@
+"""The baseline: a bare Starlette handler on the same Hypercorn, with the settings that a replica gives it.
+
+`python -m tests.bench.bare PORT BYTES` answers every request with a JSON object of that size.
+"""
+
+import asyncio
+import sys
+from typing import Any, cast
+
+from hypercorn.asyncio import serve
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from service.serve import BACKLOG, bind, hypercorn_config
+
+
+def app(size: int) -> Starlette:
+    """One handler."""
+    body = b'{"output":"' + b"x" * (size - 13) + b'"}'
+
+    async def handler(request: Request) -> Response:
+        await request.body()
+        return Response(body, media_type="application/json")
+
+    return Starlette(routes=[Route("/{path:path}", handler, methods=["GET", "POST"])])
+
+
+async def main(port: int, size: int) -> None:
+    listener = bind("127.0.0.1", port)
+    listener.listen(BACKLOG)
+    await serve(cast(Any, app(size)), hypercorn_config(listener.detach(), 1.0), mode="asgi")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))

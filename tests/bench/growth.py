@@ -1,0 +1,115 @@
+"""(g) Growth: what a request costs where 100 jobs are recorded, and where 100,000 are.
+
+A job that really ran is copied, key by key and index by index, under made-up ids; so the copies are what the service
+itself would have written. A second stack, which keeps its 100, is measured in turns with it: the ratio is between
+the two at the same moment.
+"""
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from service.client import AsyncSandbox
+from service.core import identity
+from service.store import keys
+from tests.bench.bed import QUICK, SECONDS, alternating, finished_jobs, one_replica, sandbox_on
+from tests.bench.http_load import Measured, closed_loop, get, post
+from tests.support.stack import Stack
+
+SIZES = (100, 1_000, 10_000) if QUICK else (100, 1_000, 10_000, 100_000)
+CONNECTIONS = 16
+BATCH = 1_000
+
+
+class Shelf:
+    """A stack with recorded jobs."""
+
+    def __init__(self, stack: Stack, sandbox: AsyncSandbox) -> None:
+        self.url = stack.replica_url(0)
+        self.stack = stack
+        self.ids: list[str] = []
+        self._sandbox = sandbox
+        self._client = redis.Redis(port=stack.redis.port)
+
+    async def fill(self, size: int) -> None:
+        """As many recorded jobs as that."""
+        if not self.ids:
+            self.ids = [job.id for job in await finished_jobs(self._sandbox, 1)]
+        await asyncio.to_thread(self._copy, size - len(self.ids))
+
+    def _copy(self, count: int) -> None:
+        whole = keys.of_claim(self.ids[0])
+        dumps = [self._client.dump(name) for name in whole]
+        lifetime = 80_000_000
+        lists = (keys.jobs("default"), keys.jobs("default", self._sandbox.id))
+        newest = int(self._client.zscore(lists[0], self.ids[0]) or 0)
+        size = int(self._client.hget(keys.OUTPUTS[1], self.ids[0]) or 0)
+        for start in range(0, count, BATCH):
+            pipe = self._client.pipeline(transaction=False)
+            for number in range(start, min(start + BATCH, count)):
+                id = identity.command_id(self._sandbox.id, secrets.token_hex(16))
+                for name, dump in zip(keys.of_claim(id), dumps, strict=True):
+                    if dump is not None:
+                        pipe.restore(name, lifetime, dump)
+                for listed in lists:
+                    pipe.zadd(listed, {id: newest - number})
+                pipe.zadd(keys.OUTPUTS[0], {id: newest - number})
+                pipe.hset(keys.OUTPUTS[1], id, str(size))
+                pipe.hincrby(keys.OUTPUTS[1], "", size)
+                self.ids.append(id)
+            pipe.execute()
+
+    async def poll(self) -> Measured:
+        """Any of the recorded ones."""
+        step = 7919  # a prime: all over the place
+        requests = [get(f"/v1/exec-jobs/{self.ids[number * step % len(self.ids)]}") for number in range(256)]
+        return await closed_loop(self.url, lambda n: requests[n % 256], connections=CONNECTIONS, seconds=SECONDS)
+
+    async def list(self) -> Measured:
+        """The newest page."""
+        request = get("/v1/exec-jobs?page_size=50")
+        return await closed_loop(self.url, lambda _: request, connections=CONNECTIONS, seconds=SECONDS)
+
+    async def submit(self) -> Measured:
+        """New jobs."""
+        request = post("/v1/exec-jobs", {"sandbox_id": self._sandbox.id, "command": "true", "timeout": 60})
+        return await closed_loop(self.url, lambda _: request, connections=4, seconds=SECONDS)
+
+    def memory(self) -> dict[str, float]:
+        """MiB of the replica and of Redis."""
+        used = float(self._client.info("memory")["used_memory"])
+        return {"replica_mib": self.stack.replicas[0].memory() / 2**20, "redis_mib": used / 2**20}
+
+
+async def run(folder: Path) -> dict[str, Any]:
+    """Size by size."""
+    async with (
+        one_replica(folder / "small") as first,
+        one_replica(folder / "large") as second,
+        sandbox_on(first.replica_url(0)) as few,
+        sandbox_on(second.replica_url(0)) as many,
+    ):
+        small, large = Shelf(first, few), Shelf(second, many)
+        await small.fill(SIZES[0])
+        rows = []
+        for size in SIZES:
+            await large.fill(size)
+            rows.append(await _row(small, large, size))
+    return {"rows": rows}
+
+
+async def _row(small: Shelf, large: Shelf, size: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"jobs": size}
+    for name in ("poll", "list", "submit"):
+        sides = {"small": getattr(small, name), "large": getattr(large, name)}
+        found = await alternating(sides)
+        row[f"{name}_rate"] = round(found["large"].rate, 1)
+        row[f"{name}_ratio"] = round(found["large"].rate / found["small"].rate, 3)
+    memory, base = large.memory(), small.memory()
+    row["replica_mib"] = round(memory["replica_mib"], 1)
+    row["replica_ratio"] = round(memory["replica_mib"] / base["replica_mib"], 3)
+    row["redis_mib"] = round(memory["redis_mib"], 1)
+    return row

@@ -1,0 +1,66 @@
+"""(f) Idle waiters on one replica: what each long poll and each event stream holds of its memory."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from service.client import AsyncJob
+from tests.bench.bed import QUICK, one_replica, sandbox_on
+from tests.bench.http_load import get
+from tests.support.stack import Stack
+
+WAITERS = 200 if QUICK else 2000
+JOBS = 50
+SETTLE = 4.0
+
+
+async def run(folder: Path) -> dict[str, Any]:
+    """Long polls first, then event streams, each on the same running jobs."""
+    async with one_replica(folder / "stack") as stack, sandbox_on(stack.replica_url(0)) as sandbox:
+        jobs = [await sandbox.submit("sleep 900", timeout=900) for _ in range(JOBS)]
+        await asyncio.sleep(SETTLE)
+        cursors = await asyncio.gather(*(_cursor(job) for job in jobs))
+        polls = [
+            get(f"/v1/exec-jobs/{job.id}?wait=30&cursor={cursor}") for job, cursor in zip(jobs, cursors, strict=True)
+        ]
+        streams = [
+            get(f"/v1/exec-jobs/{job.id}/events?cursor={cursor}") for job, cursor in zip(jobs, cursors, strict=True)
+        ]
+        await _waiting(stack, polls, WAITERS // 10)  # what is loaded at first use is no waiter's
+        return {
+            "waiters": WAITERS,
+            "long_poll": await _waiting(stack, polls, WAITERS),
+            "event_stream": await _waiting(stack, streams, WAITERS),
+        }
+
+
+async def _cursor(job: AsyncJob) -> str:
+    async for _ in job.stream(follow=False):
+        pass
+    assert job.cursor is not None
+    return job.cursor
+
+
+async def _waiting(stack: Stack, requests: list[bytes], count: int) -> dict[str, float]:
+    """Opens the connections, waits until all is quiet, and looks."""
+    parts = urlsplit(stack.replica_url(0))
+    replica = stack.replicas[0]
+    before = replica.memory()
+    writers = []
+    for number in range(count):
+        _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(requests[number % len(requests)])
+        writers.append(writer)
+    await asyncio.sleep(SETTLE)
+    used, memory = replica.cpu_seconds(), replica.memory()
+    await asyncio.sleep(SETTLE)
+    core = (replica.cpu_seconds() - used) / SETTLE
+    for writer in writers:
+        writer.close()
+    await asyncio.sleep(SETTLE)
+    return {
+        "kib_each": round((memory - before) / count / 1024, 1),
+        "replica_mib": round(memory / 2**20, 1),
+        "core_share": round(core, 3),
+    }
