@@ -11,11 +11,13 @@ import msgspec
 from service import errors
 from service.core import identity, listing, records
 from service.core.answers import Answer
+from service.core.creating import Order
 from service.core.problems import refusal
 from service.core.records import SandboxRecord
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Sandbox, SandboxPage, SandboxState
 from service.ports.engine import EngineError, NotReached, SandboxInfo, SandboxMissing, Unclear
+from service.ports.store import Record
 
 if TYPE_CHECKING:
     from service.core.app import Core
@@ -48,18 +50,29 @@ class Sandboxes:
         means.
         """
         order = self._core.creator.order(tenant, request, key)
+        wait = DEFAULT_WAIT_READY if request.wait_ready is None else request.wait_ready
         record, replayed = await self._core.creator.settle(order)
+        try:
+            return await self._answer(order, record, replayed, wait)
+        except errors.SandboxNotFound:
+            if not replayed:
+                raise
+            # It was alive a moment ago (``LIVENESS``), and has been deleted or has ended since.
+            self._note(records.claim_body(record).sandbox_id or "", over=True)
+        record, replayed = await self._core.creator.settle(order)
+        return await self._answer(order, record, replayed, wait)
+
+    async def _answer(self, order: Order, record: Record, replayed: bool, wait: float) -> Answer[Sandbox]:
         claim = records.claim_body(record)
         if record.state is ClaimState.DONE and claim.sandbox_id is not None:
-            wait = DEFAULT_WAIT_READY if request.wait_ready is None else request.wait_ready
-            return Answer(await self._shown_when_ready(tenant, claim.sandbox_id, wait), replayed, order.key)
+            return Answer(await self._shown_when_ready(order.tenant, claim.sandbox_id, wait), replayed, order.key)
         if record.state.failed and claim.failure is not None:
             raise claim.failure.exception()
         if record.state is ClaimState.UNKNOWN:
             raise errors.OutcomeUnknown(
                 "The engine did not say whether it made the sandbox; the next try looks for it again.",
                 retry_after=2,
-                retryable=key is not None,
+                retryable=not order.new_key,
             )
         raise errors.IdempotencyInProgress("The sandbox of this key is still being created.", retry_after=2)
 
@@ -128,10 +141,13 @@ class Sandboxes:
             over = True
         except EngineError:
             return False
+        self._note(sandbox_id, over=over)
+        return over
+
+    def _note(self, sandbox_id: str, *, over: bool) -> None:
         if len(self._alive) >= 10_000:
             self._alive.clear()
-        self._alive[sandbox_id] = (loop.time() + LIVENESS, over)
-        return over
+        self._alive[sandbox_id] = (asyncio.get_running_loop().time() + LIVENESS, over)
 
     # -- show and change
 
@@ -199,7 +215,7 @@ class Sandboxes:
         record = await self.known(tenant, sandbox_id)
         wanted = await self._store.now() / 1000 + timeout
         for job in await self._store.get_many(await self._store.active_of(sandbox_id)):
-            if job is not None:
+            if job is not None and job.state.active:
                 wanted = max(wanted, self._core.looker.deadline(records.job_body(job)))
         await self.extend(sandbox_id, record, wanted)
         return await self.get(tenant, sandbox_id)
