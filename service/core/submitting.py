@@ -81,7 +81,7 @@ class Submitter:
             cwd=rules.path("cwd", request.cwd),
             env=rules.env(request.env, reserved=RESERVED_VARIABLES),
         )
-        await self._core.sandboxes.known(tenant, request.sandbox_id)
+        sandbox = await self._core.sandboxes.known(tenant, request.sandbox_id, deleted=True)
         meaning = {**msgspec.to_builtins(request), "kind": kind}
         if meaning.get("metadata") is not None:
             meaning["metadata"] = labels
@@ -99,10 +99,13 @@ class Submitter:
             submitted_at=await self._core.clock(),
         )
         command_id = identity.command_id(request.sandbox_id, identity.job_ref(digest))
+        keyed = not isinstance(known_key, identity.MadeKey)
+        if sandbox.deleted and not (keyed and await self._store.get(command_id) is not None):
+            raise errors.SandboxNotFound(sandbox_id=request.sandbox_id)
         return Order(
             command_id=command_id,
             key=known_key,
-            keyed=not isinstance(known_key, identity.MadeKey),
+            keyed=keyed,
             submission=submission,
             body=body,
         )
@@ -251,7 +254,7 @@ class Submitter:
             if known is not None and known.expires_at is not None and known.expires_at < wanted:
                 await self._core.sandboxes.extend(body.sandbox_id, known, wanted + EXPIRY_STEP)
         except errors.OnceboxError as error:
-            log.warning("sandbox %s could not be renewed for a job: %s", body.sandbox_id, error.detail)
+            log.warning("sandbox %s could not be renewed for a job: %s", body.sandbox_id, error.code)
 
     async def _why(self, error: EngineError, sandbox_id: str) -> errors.OnceboxError:
         """What a call that was not executed means: the sandbox's own state tells more than a closed port."""
