@@ -80,6 +80,7 @@ class Execs:
         """The same, with the text as it comes; ``result`` has the outputs exactly as printed."""
         order = await self._order(tenant, request, key)
         listener = Listener()
+        result: asyncio.Task[ExecResult] | None = None
         try:
             record, _ = await self._core.submitter.settle(
                 order, lambda mine, body, spec: self._send(mine, body, spec, listener)
@@ -94,6 +95,8 @@ class Execs:
             yield ExecEvent("result", await result)
         finally:
             listener.gone.set()
+            if result is not None:
+                result.cancel()
 
     async def _live(self, listener: Listener, result: asyncio.Task[ExecResult]) -> AsyncIterator[ExecEvent]:
         while not result.done() or not listener.queue.empty():
@@ -172,13 +175,13 @@ class Execs:
                 sandbox_id=body.sandbox_id,
                 retryable=order.keyed and body.state is not JobState.LOST,
             )
-        streams = await self._core.store.streams(record.id) or {}
+        streams, lost = await self._core.jobs.streams(record, body)
         return ExecResult(
             command_id=record.id,
             exit_code=body.exit_code,
             timed_out=body.state is JobState.TIMED_OUT,
             stdout=cursors.text_of(streams.get("stdout", b""), encoding, final=True)[0],
             stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
-            truncated=body.truncated,
+            truncated=body.truncated or lost,
             duration=max(0.0, (body.finished_at or 0.0) - (body.started_at or body.finished_at or 0.0)),
         )

@@ -194,18 +194,24 @@ class Jobs:
 
     async def _exec_page(self, record: Record, body: JobBody, encoding: Encoding) -> ExecJobOutput:
         over = record.state is ClaimState.CLOSED or record.state.failed
-        streams = (await self._store.streams(record.id) if over else None) or {}
+        streams, lost = await self.streams(record, body) if over else ({}, False)
         state = records.job_state(record, body)
         return ExecJobOutput(
             **records.job_fields(record, body),  # type: ignore[arg-type]
             stdout=cursors.text_of(streams.get("stdout", b""), encoding, final=True)[0],
             stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
             encoding=encoding,
-            truncated=body.truncated,
+            truncated=body.truncated or lost,
             cursor=None if over else Cursor(0, state.value).encode(),
             logs_ok=body.logs_ok,
-            output_complete=over and (body.output_complete or record.state.failed),
+            output_complete=over and (body.output_complete or record.state.failed) and not lost,
         )
+
+    async def streams(self, record: Record, body: JobBody) -> tuple[Mapping[str, bytes], bool]:
+        """The recorded outputs of an exec that is over, and whether they had to go for the budget."""
+        kept = await self._store.streams(record.id)
+        ran = record.state is ClaimState.CLOSED and (body.engine_id or body.log) is not None
+        return kept or {}, kept is None and ran
 
     async def raw(self, tenant: str, command_id: str, *, range: tuple[int | None, int | None] | None) -> RawOutput:
         """The raw bytes of a job's output, streamed. Raises ``RangeNotSatisfiable``."""

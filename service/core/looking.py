@@ -18,8 +18,15 @@ from service.core.output import Reading
 from service.core.records import JobBody
 from service.core.states import ClaimState
 from service.core.telemetry import Kind
-from service.messages import MAX_JOB_TIMEOUT, JobState, Reason
-from service.ports.engine import CommandMissing, CommandNotRunning, CommandStatus, EngineError, SandboxMissing
+from service.messages import MAX_JOB_TIMEOUT, JobState, Reason, SandboxState
+from service.ports.engine import (
+    CommandMissing,
+    CommandNotRunning,
+    CommandStatus,
+    EngineError,
+    FileMissing,
+    SandboxMissing,
+)
 from service.ports.store import Appended, Record
 
 if TYPE_CHECKING:
@@ -31,8 +38,8 @@ DEADLINE_GRACE = 60.0
 """Seconds past a job's deadline after which what can't be found out any more is settled as lost."""
 CLEAN_MARGIN = 3600.0
 """Seconds after the end of a job's record for which its fence still stands."""
-EXPIRY_LOOKS = 8
-"""Looks without news after which the sandbox's expiry is checked again."""
+EXPIRY_EVERY = 60.0
+"""Seconds after which the sandbox's expiry is checked again."""
 DRAIN_LIMIT = 60.0
 """Seconds after the end for which the rest of the output is tried to be read."""
 
@@ -127,11 +134,14 @@ class Looker:
         except EngineError:
             return await self.troubled(record, body)
         body = msgspec.structs.replace(body, troubled_since=None)
-        if ending is None and body.looks % EXPIRY_LOOKS == EXPIRY_LOOKS - 1:
+        if ending is None and record.now / 1000 // EXPIRY_EVERY != body.looked_at // EXPIRY_EVERY:
             await self._core.submitter.keep_alive(body)
         if ending is not None:
             return await self._drain(record, msgspec.structs.replace(body, ended_at=record.now / 1000), ending)
         if body.kind == "exec":
+            if thorough:
+                with contextlib.suppress(EngineError):
+                    body = await self._keep_streams(record, body)
             return await self.write(record, record.state, self._looked(body, news=False), quiet=True)
         reading = await output.read_news(self._engine, body, keep=self._settings.record_output, over=thorough)
         news = reading.append is not None or reading.size > body.size
@@ -219,14 +229,21 @@ class Looker:
 
     async def _drain_exec(self, record: Record, body: JobBody) -> Record:
         try:
-            streams, truncated = await output.read_streams(self._engine, body, keep=self._settings.record_output)
-        except EngineError:
-            if not self._drained_long_enough(record, body):
+            body = await self._keep_streams(record, body)
+        except EngineError as error:
+            certain = isinstance(error, FileMissing | SandboxMissing)
+            if not certain and not self._drained_long_enough(record, body):
                 return await self.write(record, ClaimState.ENDED, msgspec.structs.replace(body, logs_ok=False))
-            return await self.write(record, ClaimState.CLOSED, body)
-        await self._store.put_streams(record.id, streams, ttl=self._settings.retention)
-        body = msgspec.structs.replace(body, truncated=truncated, output_complete=True, logs_ok=True)
+            return await self.write(record, ClaimState.CLOSED, msgspec.structs.replace(body, truncated=True))
         return await self.write(record, ClaimState.CLOSED, body)
+
+    async def _keep_streams(self, record: Record, body: JobBody) -> JobBody:
+        """Record what an exec has printed by now. Raises ``EngineError``."""
+        read = await output.read_streams(self._engine, body, keep=self._settings.record_output)
+        await self._store.put_streams(record.id, read.streams, ttl=self._settings.retention)
+        return msgspec.structs.replace(
+            body, truncated=read.truncated, output_complete=body.state is not None and read.whole, logs_ok=True
+        )
 
     def _drained_long_enough(self, record: Record, body: JobBody) -> bool:
         return record.now / 1000 - (body.ended_at or 0.0) > DRAIN_LIMIT
@@ -239,18 +256,23 @@ class Looker:
         return await self.write(record, ClaimState.CLOSED, body)
 
     async def troubled(self, record: Record, body: JobBody) -> Record:
-        """The daemon does not answer: the last known state, until the deadline and a grace have passed."""
+        """The daemon does not answer: the last known state, until the deadline and a grace have passed.
+
+        That of a paused sandbox can't: the grace begins when it runs again.
+        """
+        paused = False
         with contextlib.suppress(EngineError):
             try:
-                if (await self._engine.get_sandbox(body.sandbox_id)).state.over:
-                    return await self.gone(record)
+                state = (await self._engine.get_sandbox(body.sandbox_id)).state
             except SandboxMissing:
                 return await self.gone(record)
+            if state.over:
+                return await self.gone(record)
+            paused = state in (SandboxState.PAUSING, SandboxState.PAUSED, SandboxState.RESUMING)
         now = record.now / 1000
-        body = msgspec.structs.replace(
-            self._looked(body, news=False), logs_ok=False, troubled_since=body.troubled_since or now
-        )
-        if now > self.deadline(body) + DEADLINE_GRACE and now - (body.troubled_since or now) > DEADLINE_GRACE:
+        since = now if paused else body.troubled_since or now
+        body = msgspec.structs.replace(self._looked(body, news=False), logs_ok=False, troubled_since=since)
+        if now > self.deadline(body) + DEADLINE_GRACE and now - since > DEADLINE_GRACE:
             lost = msgspec.structs.replace(body, state=JobState.LOST, reason=Reason.ENGINE_UNREACHABLE)
             return await self.write(record, ClaimState.CLOSED, lost)
         return await self.write(record, record.state, body, quiet=True)

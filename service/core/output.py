@@ -80,17 +80,32 @@ def _reading(
     return Reading(end, max(size, end), append, ok, drained, lost)
 
 
-async def read_streams(engine: Engine, body: JobBody, *, keep: int) -> tuple[dict[str, bytes], bool]:
-    """The last ``keep`` bytes of an exec's two outputs, and whether that cut any. Raises ``EngineError``."""
+class Streams(msgspec.Struct, frozen=True):
+    """An exec's two outputs. ``truncated``: not all of them. ``whole``: neither file was gone."""
+
+    streams: dict[str, bytes]
+    truncated: bool
+    whole: bool
+
+
+async def read_streams(engine: Engine, body: JobBody, *, keep: int) -> Streams:
+    """The last ``keep`` bytes of an exec's two outputs; nothing of a file that the command removed.
+
+    Raises ``EngineError``.
+    """
     streams: dict[str, bytes] = {}
-    truncated = False
+    truncated, whole = False, True
     for name, path in stream_paths(engine, body).items():
-        got = await engine.read_file(body.sandbox_id, path, 0, keep)
-        if got.size > keep:
-            truncated = True
-            got = await engine.read_file(body.sandbox_id, path, got.size - keep, keep)
-        streams[name] = got.data
-    return streams, truncated
+        try:
+            got = await engine.read_file(body.sandbox_id, path, 0, keep)
+            if got.size > keep:
+                truncated = True
+                got = await engine.read_file(body.sandbox_id, path, got.size - keep, keep)
+        except FileMissing:
+            streams[name], truncated, whole = b"", True, False
+        else:
+            streams[name] = got.data
+    return Streams(streams, truncated, whole)
 
 
 def stream_paths(engine: Engine, body: JobBody) -> dict[str, str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from service.core import records
+from service import errors
+from service.core import looking, records
 from service.core.app import Core
 from service.core.states import ClaimState
-from service.messages import CreateSandbox
-from tests.integration.core_rig import Rig, follow, local_engine, rig, submit
+from service.messages import CreateSandbox, Exec, ExecJobOutput, JobState, SubmitJob
+from tests.integration.core_rig import Rig, eventually, follow, local_engine, rig, submit
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
@@ -58,12 +61,63 @@ async def test_a_create_right_after_a_delete_on_another_replica_makes_a_new_sand
     assert not second.replayed
 
 
+async def test_a_submission_is_replayed_though_its_sandbox_was_deleted(core: Core, other: Core, box: str) -> None:
+    request = SubmitJob(sandbox_id=box, command="echo kept; exit 4")
+    first = await core.jobs.submit("default", request, "key")
+    await follow(core, first.value.command_id)
+    await core.sandboxes.delete("default", box)
+    again = await other.jobs.submit("default", request, "key")
+    assert (again.replayed, again.value.command_id) == (True, first.value.command_id)
+    assert (again.value.state, again.value.exit_code) == (JobState.EXITED, 4)
+    with pytest.raises(errors.SandboxNotFound):
+        await other.jobs.submit("default", request, "another key")
+    with pytest.raises(errors.SandboxNotFound):
+        await other.jobs.submit("default", request, None)
+
+
 async def has_fence(core: Core, id: str) -> bool:
     record = await core.store.get(id)
     return record is not None and record.state is ClaimState.RUNNING
 
 
 # -- sandboxes that end, pause and are renewed
+
+
+async def test_a_job_in_a_paused_sandbox_is_not_lost_when_its_deadline_passes(
+    core: Core, box: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "DEADLINE_GRACE", 0.5)
+    id = await submit(core, box, "echo said; sleep 60", timeout=2)
+    await eventually(lambda: has_fence(core, id))
+    record = await core.store.get(id)
+    assert record is not None
+    await core.sandboxes.pause("default", box)
+    for _ in range(3):
+        await asyncio.sleep(1.2)
+        record = await core.store.get(id)
+        assert record is not None
+        record = await core.looker.troubled(record, records.job_body(record))
+    assert record.state.active
+    await core.sandboxes.resume("default", box)
+    page, _ = await follow(core, id)
+    assert page.state is JobState.TIMED_OUT
+
+
+async def test_a_job_that_prints_all_the_time_keeps_its_sandbox_too(
+    here: Rig, core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "EXPIRY_EVERY", 1.0)
+    answer = await core.sandboxes.create("default", CreateSandbox(timeout=60), None)
+    box = answer.value.sandbox_id
+    await here.dev("faults", {"renew_reply": "drop_before"})
+    id = await submit(core, box, "while :; do echo $((n += 1)); sleep 0.05; done", timeout=3000)
+
+    async def renewed() -> bool:
+        await core.jobs.get("default", id)
+        return str((await core.sandboxes.get("default", box)).expires_at) > str(answer.value.expires_at)
+
+    await eventually(renewed, seconds=12)
+    await core.jobs.cancel("default", id)
 
 
 async def test_a_job_that_is_over_does_not_lengthen_a_renewal(core: Core, box: str) -> None:
@@ -74,3 +128,58 @@ async def test_a_job_that_is_over_does_not_lengthen_a_renewal(core: Core, box: s
     sandbox = await core.sandboxes.renew("default", box, 60)
     assert sandbox.expires_at is not None
     assert sandbox.expires_at < str(records.rfc3339(before + 300))
+
+
+async def test_a_delete_records_what_a_running_exec_has_printed(core: Core, other: Core, box: str) -> None:
+    request = Exec(sandbox_id=box, command="echo said; echo complained >&2; sleep 60")
+    running = asyncio.ensure_future(core.execs.run("default", request, "key"))
+    ids: list[str] = []
+
+    async def listed() -> bool:
+        ids[:] = await core.store.active_of(box)
+        return bool(ids) and await has_fence(core, ids[0])
+
+    await eventually(listed)
+    await asyncio.sleep(0.3)
+    await other.sandboxes.delete("default", box)
+    with pytest.raises(errors.OutcomeUnknown):
+        await running
+    shown = await other.jobs.get("default", ids[0])
+    assert isinstance(shown, ExecJobOutput)
+    assert (shown.state, shown.stdout, shown.stderr) == (JobState.LOST, "said\n", "complained\n")
+    assert not shown.output_complete
+
+
+# -- execs
+
+
+async def test_an_exec_that_removes_its_own_output_still_answers(core: Core, box: str) -> None:
+    command = 'echo x; rm -f "$(readlink /proc/$$/fd/1)"; echo kept >&2; exit 3'
+    async with asyncio.timeout(20):
+        answer = await core.execs.run("default", Exec(sandbox_id=box, command=command, timeout=10), None)
+    assert (answer.value.exit_code, answer.value.stdout, answer.value.stderr) == (3, "", "kept\n")
+    assert answer.value.truncated
+
+
+async def test_an_exec_whose_recorded_output_had_to_go_says_so(core: Core, other: Core, box: str) -> None:
+    request = Exec(sandbox_id=box, command="echo said")
+    first = await core.execs.run("default", request, "key")
+    await core.store.trim_outputs(0)
+    again = await other.execs.run("default", request, "key")
+    assert (again.value.exit_code, again.value.stdout, again.value.truncated) == (0, "", True)
+    shown = await other.jobs.get("default", first.value.command_id)
+    assert isinstance(shown, ExecJobOutput)
+    assert (shown.truncated, shown.output_complete) == (True, False)
+
+
+async def test_a_reader_who_leaves_a_streamed_exec_leaves_nothing_that_waits(core: Core, box: str) -> None:
+    stream = core.execs.stream("default", Exec(sandbox_id=box, command="echo a; sleep 60", timeout=3600), None)
+    async with contextlib.aclosing(stream):  # type: ignore[type-var]
+        async for event in stream:
+            if event.kind == "stdout":
+                break
+
+    async def nobody_waits() -> bool:
+        return not any(task.get_name().startswith("result ") for task in asyncio.all_tasks())
+
+    await eventually(nobody_waits, seconds=3)
