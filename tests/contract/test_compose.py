@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from service import serve, settings
 from service.api.waiting import SIGN_OF_LIFE_SECONDS
