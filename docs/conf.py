@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+
+from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -23,7 +26,6 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_class_signature = "separated"
 python_use_unqualified_type_names = True
 add_module_names = False
 napoleon_google_docstring = True
@@ -37,3 +39,22 @@ html_title = f"Oncebox {release}"
 html_static_path: list[str] = []
 html_copy_source = False
 html_show_sphinx = False
+
+HANDLES = {f"oncebox.{name}" for name in ("Sandbox", "Job", "AsyncSandbox", "AsyncJob")}
+"""Made by other methods, never by a caller."""
+
+
+def shown_signature(
+    _app: object, _what: str, name: str, _item: object, _options: object, signature: str | None, returned: str | None
+) -> tuple[str, str | None] | None:
+    """What a caller may pass: no parameters that are the SDK's own."""
+    if name in HANDLES:
+        return "", None
+    if signature is not None and "_hooks" in signature:
+        return re.sub(r", _hooks: [^,)]*", "", signature), returned
+    return None
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-signature", shown_signature)

@@ -292,8 +292,8 @@ def is_error(name: str) -> bool:
 
 def autodoc(name: str, *, inherited: bool = False) -> str:
     """A directive for the build."""
-    more = ":inherited-members:\n" if inherited else ""
-    return f"\n```{{autoclass}} oncebox.{name}\n:members:\n{more}```\n"
+    more = "   :inherited-members:\n" if inherited else ""
+    return f"\n```{{eval-rst}}\n.. autoclass:: oncebox.{name}\n   :members:\n{more}```\n"
 
 
 # -- texts
