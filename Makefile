@@ -69,7 +69,7 @@ down: ## End that stack (its data stays: `docker compose down -v` removes it)
 docs: $(ONCEBOX) ## Renew docs/reference and the pictures from the code, and build build/docs/index.html
 	$(BIN)/python docs/write_reference.py
 	$(BIN)/python docs/draw_states.py
-	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	$(BIN)/sphinx-build -q -E -W --keep-going -b html docs build/docs
 
 check: $(ONCEBOX) ## Check format, lint and types
 	$(BIN)/ruff format --check $(CODE)
