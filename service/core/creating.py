@@ -195,7 +195,8 @@ class Creator:
             if not_executed(error):
                 await self._core.quotas.free_sandbox(order.tenant, order.digest)
                 return await self._failed(mine, claim, refusal(error))
-            log.warning("create of %s not answered: %s", order.digest, error.message)
+            # Never the engine's own words in the log: they may repeat what it was sent.
+            log.warning("create of %s not answered: %s", order.digest, type(error).__name__)
             made = await self._find_late(order.digest, claim)
         await pauses.reach(pauses.AFTER_DISPATCH)
         if made is None:

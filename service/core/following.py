@@ -142,7 +142,7 @@ class Follower:
         except StoreUnavailable:
             return None
         except OnceboxError as error:
-            log.warning("look at %s: %s", id, error.detail)
+            log.warning("look at %s: %s", id, error.code)
             return None
         return record
 

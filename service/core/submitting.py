@@ -111,13 +111,16 @@ class Submitter:
         )
 
     async def settle(self, order: Order, send: Send) -> tuple[Record, bool]:
-        """The record of the order as far as it got within ``claim_wait``, and whether it was answered by other work."""
+        """The record of the order as far as it got within ``claim_wait``, and whether it was answered by other work.
+
+        Raises ``IdempotencyKeyReused``.
+        """
         body = order.body
         context.command_id.set(order.command_id)
         await self._store.index_job(
             order.command_id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._core.claims.lease
         )
-        return await self._core.claims.once(
+        record, replayed = await self._core.claims.once(
             order.command_id,
             body=records.encode(body),
             request=msgspec.json.encode(order.submission),
@@ -125,15 +128,21 @@ class Submitter:
             work=lambda mine: self.attempt(mine, order.submission, send, fresh=not order.keyed),
             wait=self._core.settings.claim_wait,
         )
+        self._check_same(record, order)
+        return record, replayed
+
+    def _check_same(self, record: Record, order: Order) -> None:
+        """Raises ``IdempotencyKeyReused``, unless nothing ran. A damaged fence does not tell what its request was."""
+        if record.state.failed or records.job_body(record).fingerprint in ("", order.body.fingerprint):
+            return
+        self._core.telemetry.claim("job", "conflict")
+        raise errors.IdempotencyKeyReused(
+            "This key was used for another command in this sandbox; nothing was run.", command_id=record.id
+        )
 
     async def _take(self, record: Record, order: Order, token: str) -> tuple[bool, Record | None] | None:
         claims = self._core.claims
-        body = records.job_body(record)
-        if body.fingerprint != order.body.fingerprint and not record.state.failed:
-            self._core.telemetry.claim("job", "conflict")
-            raise errors.IdempotencyKeyReused(
-                "This key was used for another command in this sandbox; nothing was run.", command_id=record.id
-            )
+        self._check_same(record, order)
         match record.state:
             case ClaimState.CLAIMED if record.lease_expired and not record.cancel:
                 return await self._store.take_over(record, token=token, owner=claims.owner, lease=claims.lease)
@@ -185,7 +194,9 @@ class Submitter:
         """Dispatch the command, and settle how that went."""
         body = records.job_body(mine)
         try:
-            boot = await self._prepare(mine, body, fresh=fresh)
+            boot = await self._boot(body.sandbox_id)
+            if not fresh and boot is not None and (earlier := await self._earlier(mine, body)) is not None:
+                return await self.write(mine, ClaimState.RUNNING, earlier)
             await self._core.quotas.take_job(body.tenant, mine.id, body.timeout + SLOT_MARGIN)
         except EngineError as error:
             return await self._refuse(mine, body, await self._why(error, body.sandbox_id))
@@ -222,16 +233,12 @@ class Submitter:
                 )
             return await self.unclear(mine, body)
 
-    async def _prepare(self, mine: Record, body: JobBody, *, fresh: bool) -> Boot | None:
-        """The boot mark, which also shows that the daemon is alive; and that the fence is not another request's."""
-        boot = await self._boot(body.sandbox_id)
-        if not fresh and boot is not None:
-            found = await self._core.fences.read(body.sandbox_id, token_of(mine.id, mine.attempt))
-            if found is not None and found.fingerprint not in (None, body.fingerprint):
-                raise errors.IdempotencyKeyReused(
-                    "This key was used for another command in this sandbox; nothing was run.", command_id=mine.id
-                )
-        return boot
+    async def _earlier(self, mine: Record, body: JobBody) -> JobBody | None:
+        """The run of another request with this key, where Redis forgot it and its fence stands."""
+        found = await self._core.fences.read(body.sandbox_id, token_of(mine.id, mine.attempt))
+        if found is None or found.fingerprint in (None, body.fingerprint):
+            return None
+        return await self._core.reconciler.body_of(body.tenant, body.sandbox_id, found)
 
     async def _boot(self, sandbox_id: str) -> Boot | None:
         """The boot mark; a paused sandbox, whose daemon would not answer for minutes, is noticed meanwhile."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from service.errors import OnceboxError
+from service.errors import OnceboxError, StoreUnavailable
 
 T = TypeVar("T")
 log = logging.getLogger("oncebox.tasks")
@@ -30,7 +30,9 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, OnceboxError):
-                log.warning("task %s: %s", task.get_name(), error.detail)
+                # The engine's own words may repeat what it was sent; the store's never do.
+                said = error.detail if isinstance(error, StoreUnavailable) else error.code
+                log.warning("task %s: %s", task.get_name(), said)
                 return
             log.error("task %s ended with an error", task.get_name(), exc_info=error)
 
