@@ -79,6 +79,7 @@ JOBS = Picture(
     bends={
         (None, S.RUNNING): -500,
         (None, S.ENDED): -560,
+        (S.CLAIMED, S.RUNNING): 330,
         (S.CLAIMED, S.CLOSED): 470,
         (S.ACCEPTED, S.CLAIMED): 60,
         (S.REFUSED, S.CLAIMED): 30,

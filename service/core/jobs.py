@@ -133,7 +133,7 @@ class Jobs:
         page = await self._page(record, place, limit, encoding)
         if wait > 0 and place is not None and not _news(page, place):
             page = await self._news_within(record, place, limit, encoding, wait)
-        if full:
+        if full and page.command:  # a job that was found by its fence shows none: what is kept may be another request's
             page.command = await self._whole_command(command_id) or page.command
         return page
 

@@ -266,10 +266,18 @@ class Reconciler:
         return MAX_ATTEMPTS, None
 
     async def _restored(self, tenant: str, command_id: str, sandbox_id: str, attempt: int, found: Fence) -> Record:
+        body = await self.body_of(tenant, sandbox_id, found)
+        await self._store.index_job(command_id, tenant=tenant, sandbox_id=sandbox_id, look_in=0.0)
+        _, record = await self._store.restore(
+            command_id, ClaimState.RUNNING, attempt=attempt, token=identity.random_token(), body=records.encode(body)
+        )
+        return record
+
+    async def body_of(self, tenant: str, sandbox_id: str, found: Fence) -> JobBody:
+        """What a run's fence tells of its job."""
         now = await self._store.now() / 1000
         engine_id = endings.engine_id_of(found.log)
-        boot = await self._boot(sandbox_id)
-        body = JobBody(
+        return JobBody(
             tenant=tenant,
             sandbox_id=sandbox_id,
             fingerprint=found.fingerprint or "",
@@ -278,16 +286,11 @@ class Reconciler:
             submitted_at=now,
             dispatched_at=now,
             kind="exec" if found.log is not None and found.log.endswith(".stdout") else "job",
-            boot=boot,
+            boot=await self._boot(sandbox_id),
             engine_id=engine_id,
             log=found.log,
             by_fence=engine_id is None,
         )
-        await self._store.index_job(command_id, tenant=tenant, sandbox_id=sandbox_id, look_in=0.0)
-        _, record = await self._store.restore(
-            command_id, ClaimState.RUNNING, attempt=attempt, token=identity.random_token(), body=records.encode(body)
-        )
-        return record
 
     async def _boot(self, sandbox_id: str) -> str | None:
         with contextlib.suppress(EngineError):

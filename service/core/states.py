@@ -5,6 +5,7 @@
     (absent) --claim--> CLAIMED --dispatch--> DISPATCHED --settle--> ACCEPTED --advance--> RUNNING --> ENDED --> CLOSED
                                                                      DONE (sandboxes)
     CLAIMED, DISPATCHED --settle--> REFUSED     known not to have been executed
+    CLAIMED --settle--> RUNNING                 Redis forgot another request with this key, and its fence was found
     DISPATCHED --settle, abandon--> UNKNOWN     may have been executed
     UNKNOWN --advance--> ACCEPTED, RUNNING, VOIDED, CLOSED, DONE
     ACCEPTED --reopen--> CLAIMED                the submission met a void and ran nothing: the next attempt is sent
@@ -74,7 +75,7 @@ SCRIPTS: Mapping[str, Mapping[ClaimState | None, frozenset[ClaimState]]] = {
     "release": {_S.CLAIMED: frozenset({_S.CLAIMED})},
     "dispatch": {_S.CLAIMED: frozenset({_S.DISPATCHED})},
     "settle": {
-        _S.CLAIMED: frozenset({_S.REFUSED, _S.CLOSED, _S.DONE}),
+        _S.CLAIMED: frozenset({_S.REFUSED, _S.RUNNING, _S.CLOSED, _S.DONE}),
         _S.DISPATCHED: frozenset({_S.REFUSED, _S.UNKNOWN, _S.ACCEPTED, _S.DONE}),
         _S.UNKNOWN: frozenset({_S.ACCEPTED, _S.DONE}),
     },

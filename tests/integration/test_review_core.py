@@ -75,6 +75,22 @@ async def test_a_submission_is_replayed_though_its_sandbox_was_deleted(core: Cor
         await other.jobs.submit("default", request, None)
 
 
+async def test_after_redis_lost_its_data_a_reused_key_does_not_hide_the_run(
+    core: Core, other: Core, box: str, redis_server: RedisServer
+) -> None:
+    request = SubmitJob(sandbox_id=box, command="echo one; sleep 1; exit 3")
+    id = (await core.jobs.submit("default", request, "key")).value.command_id
+    await eventually(lambda: has_fence(core, id))
+    with redis_server.client() as client:
+        client.flushall()
+    with pytest.raises(errors.IdempotencyKeyReused):
+        await submit(other, box, "echo two", "key")
+    page, text = await follow(core, id)
+    assert (page.state, page.exit_code, text) == (JobState.EXITED, 3, "one\n")
+    again = await other.jobs.submit("default", request, "key")
+    assert (again.replayed, again.value.state) == (True, JobState.EXITED)
+
+
 async def has_fence(core: Core, id: str) -> bool:
     record = await core.store.get(id)
     return record is not None and record.state is ClaimState.RUNNING

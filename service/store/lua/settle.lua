@@ -5,7 +5,7 @@
 -- to       as the table says; the lease is over
 
 local moves = {
-  claimed = "refused closed done",
+  claimed = "refused running closed done",
   dispatched = "refused unknown accepted done",
   unknown = "accepted done",
 }
