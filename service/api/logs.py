@@ -43,6 +43,8 @@ def _encoded(line: dict[str, object]) -> str:
 
 def configure_logging() -> None:
     """Our own lines from INFO on, those of libraries from WARNING on."""
+    # A line for each request: what it does not show is not looked up either.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()

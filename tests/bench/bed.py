@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
-from service.client import AsyncClient, AsyncJob, AsyncSandbox
+from service.client import AsyncClient, AsyncJob, AsyncSandbox, JobState
 from tests.bench.http_load import Measured
 from tests.support.balancer import ROOT
 from tests.support.ports import LOOPBACK, free_port
@@ -67,6 +67,19 @@ async def finished_jobs(sandbox: AsyncSandbox, count: int) -> list[AsyncJob]:
     jobs = [await sandbox.submit("echo hello; exit 3") for _ in range(count)]
     await asyncio.gather(*(job.result(timeout=60) for job in jobs))
     return jobs
+
+
+async def running_jobs(sandbox: AsyncSandbox, count: int) -> list[tuple[str, str]]:
+    """The ids of jobs that say nothing for a long time, each with the cursor at the end of its output."""
+    jobs = [await sandbox.submit("sleep 900", timeout=900) for _ in range(count)]
+    cursors = []
+    for job in jobs:
+        async with asyncio.timeout(30):
+            while job.cursor is None or (await job.status()).state is not JobState.RUNNING:
+                async for _ in job.stream(follow=False):
+                    pass
+        cursors.append(job.cursor)
+    return [(job.id, cursor) for job, cursor in zip(jobs, cursors, strict=True)]
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ import redis
 from service.client import AsyncSandbox
 from service.core import identity
 from service.store import keys
-from tests.bench.bed import QUICK, SECONDS, alternating, finished_jobs, one_replica, sandbox_on
+from tests.bench.bed import QUICK, ROUNDS, SECONDS, alternating, finished_jobs, one_replica, sandbox_on
 from tests.bench.http_load import Measured, closed_loop, get, post
 from tests.support.stack import Stack
 
@@ -105,7 +105,7 @@ async def _row(small: Shelf, large: Shelf, size: int) -> dict[str, Any]:
     row: dict[str, Any] = {"jobs": size}
     for name in ("poll", "list", "submit"):
         sides = {"small": getattr(small, name), "large": getattr(large, name)}
-        found = await alternating(sides)
+        found = await alternating(sides, rounds=min(ROUNDS, 3))
         row[f"{name}_rate"] = round(found["large"].rate, 1)
         row[f"{name}_ratio"] = round(found["large"].rate / found["small"].rate, 3)
     memory, base = large.memory(), small.memory()

@@ -1,9 +1,22 @@
-"""(a) A poll answered from Redis against a bare handler; (c) a sandbox replayed; (e) one process against two."""
+"""(a) A poll answered from Redis against a bare handler; (c) a sandbox replayed; (e) one process against two.
+
+Two kinds of polls: one that asks a running job for news of which there is none (what nearly all polls are: one read
+in Redis), and one that fetches a finished job with its recorded output (two reads).
+"""
 
 from pathlib import Path
 from typing import Any
 
-from tests.bench.bed import SECONDS, alternating, bare_server, finished_jobs, one_replica, sandbox_on, shown
+from tests.bench.bed import (
+    SECONDS,
+    alternating,
+    bare_server,
+    finished_jobs,
+    one_replica,
+    running_jobs,
+    sandbox_on,
+    shown,
+)
 from tests.bench.http_load import closed_loop, get, post
 from tests.support.ports import free_port
 
@@ -15,7 +28,8 @@ async def run(folder: Path) -> dict[str, Any]:
     async with one_replica(folder / "stack") as stack, sandbox_on(stack.replica_url(0)) as sandbox:
         ids = [job.id for job in await finished_jobs(sandbox, JOBS)]
         url = stack.replica_url(0)
-        poll = [get(f"/v1/exec-jobs/{id}") for id in ids]
+        fetch = [get(f"/v1/exec-jobs/{id}") for id in ids]
+        poll = [get(f"/v1/exec-jobs/{id}?cursor={cursor}") for id, cursor in await running_jobs(sandbox, JOBS)]
         key = "replayed"
         make = post("/v1/sandboxes", {"timeout": 7200}, Idempotency_Key=key)
         await closed_loop(url, lambda _: make, connections=1, seconds=0.5)
@@ -27,6 +41,7 @@ async def run(folder: Path) -> dict[str, Any]:
                 {
                     "bare": lambda: closed_loop(bare, lambda n: poll[n % JOBS], seconds=SECONDS),
                     "poll": lambda: closed_loop(url, lambda n: poll[n % JOBS], seconds=SECONDS),
+                    "fetch": lambda: closed_loop(url, lambda n: fetch[n % JOBS], seconds=SECONDS),
                     "bare post": lambda: closed_loop(bare, lambda _: make, seconds=SECONDS),
                     "replay": lambda: closed_loop(url, lambda _: make, seconds=SECONDS),
                     "two workers": lambda: closed_loop(
@@ -39,6 +54,7 @@ async def run(folder: Path) -> dict[str, Any]:
     return {
         **{name: shown(each) for name, each in measured.items()},
         "poll_to_bare": round(rates["poll"] / rates["bare"], 3),
+        "fetch_to_bare": round(rates["fetch"] / rates["bare"], 3),
         "replay_to_bare": round(rates["replay"] / rates["bare post"], 3),
         "two_workers_to_one": round(rates["two workers"] / rates["poll"], 3),
     }

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from service.client import AsyncJob
-from tests.bench.bed import QUICK, one_replica, sandbox_on
+from tests.bench.bed import QUICK, one_replica, running_jobs, sandbox_on
 from tests.bench.http_load import get
 from tests.support.stack import Stack
 
@@ -18,28 +17,15 @@ SETTLE = 4.0
 async def run(folder: Path) -> dict[str, Any]:
     """Long polls first, then event streams, each on the same running jobs."""
     async with one_replica(folder / "stack") as stack, sandbox_on(stack.replica_url(0)) as sandbox:
-        jobs = [await sandbox.submit("sleep 900", timeout=900) for _ in range(JOBS)]
-        await asyncio.sleep(SETTLE)
-        cursors = await asyncio.gather(*(_cursor(job) for job in jobs))
-        polls = [
-            get(f"/v1/exec-jobs/{job.id}?wait=30&cursor={cursor}") for job, cursor in zip(jobs, cursors, strict=True)
-        ]
-        streams = [
-            get(f"/v1/exec-jobs/{job.id}/events?cursor={cursor}") for job, cursor in zip(jobs, cursors, strict=True)
-        ]
+        jobs = await running_jobs(sandbox, JOBS)
+        polls = [get(f"/v1/exec-jobs/{id}?wait=30&cursor={cursor}") for id, cursor in jobs]
+        streams = [get(f"/v1/exec-jobs/{id}/events?cursor={cursor}") for id, cursor in jobs]
         await _waiting(stack, polls, WAITERS // 10)  # what is loaded at first use is no waiter's
         return {
             "waiters": WAITERS,
             "long_poll": await _waiting(stack, polls, WAITERS),
             "event_stream": await _waiting(stack, streams, WAITERS),
         }
-
-
-async def _cursor(job: AsyncJob) -> str:
-    async for _ in job.stream(follow=False):
-        pass
-    assert job.cursor is not None
-    return job.cursor
 
 
 async def _waiting(stack: Stack, requests: list[bytes], count: int) -> dict[str, float]:
