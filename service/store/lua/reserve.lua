@@ -7,8 +7,11 @@
 
 local now = clock()
 local ttl = tonumber(ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
+local slot = redis.call('ZSCORE', KEYS[1], ARGV[1])
+local has = slot and tonumber(slot) > now
+if not has and redis.call('ZCOUNT', KEYS[1], now + 1, '+inf') >= tonumber(ARGV[2]) then return 0 end
+-- Added before anything is taken away: a full server refuses the first write of a script or none.
 redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
 return 1
