@@ -15,10 +15,11 @@ PYTEST_ARGS ?= -n 2 --cov --cov-report=term
 # One at a time: kills and deadlines are measured.
 FAULTS_ARGS ?= -q
 FAULTS := build/faults.jsonl
+FUZZ_SECONDS ?= 900
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults check docs stack load bench bench-drop up down format clean
+.PHONY: help demo test faults fuzz check docs stack load bench bench-drop up down format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +71,10 @@ docs: $(ONCEBOX) ## Renew docs/reference and the pictures from the code, and bui
 	$(BIN)/python docs/write_reference.py
 	$(BIN)/python docs/draw_states.py
 	$(BIN)/sphinx-build -q -E -W --keep-going -b html docs build/docs
+
+fuzz: $(ONCEBOX) ## Fuzz the API over its OpenAPI document, on the embedded default and on Redis (FUZZ_SECONDS=900 each)
+	@tests/install-redis $(REDIS) || test "$$CI" != true
+	@ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -q tests/fuzz
 
 check: $(ONCEBOX) ## Check format, lint and types
 	$(BIN)/ruff format --check $(CODE)

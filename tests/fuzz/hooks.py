@@ -1,0 +1,49 @@
+"""What schemathesis's cases need to get anywhere: ids that exist, and commands that do no harm.
+
+Read by schemathesis in its own process (SCHEMATHESIS_HOOKS). The ids come in the environment.
+"""
+
+import os
+import random
+import shlex
+from typing import Any
+
+import schemathesis
+
+SANDBOXES = os.environ["ONCEBOX_TEST_FUZZ_SANDBOXES"].split()
+JOBS = os.environ["ONCEBOX_TEST_FUZZ_JOBS"].split()
+KNOWN = 0.6
+"""How often an id is replaced by one that exists."""
+
+
+@schemathesis.hook
+def map_path_parameters(context: schemathesis.HookContext, path_parameters: Any) -> Any:
+    """Ids that exist, but where the sandbox would be gone for all other cases."""
+    if isinstance(path_parameters, dict) and random.random() < KNOWN:
+        if "sandbox_id" in path_parameters and context.operation.method.lower() != "delete":
+            path_parameters["sandbox_id"] = random.choice(SANDBOXES)
+        if "command_id" in path_parameters:
+            path_parameters["command_id"] = random.choice(JOBS)
+    return path_parameters
+
+
+@schemathesis.hook
+def map_query(context: schemathesis.HookContext, query: Any) -> Any:
+    """Nobody waits for 30 s here."""
+    if isinstance(query, dict) and isinstance(query.get("wait"), int | float) and 0 < query["wait"] <= 30:
+        query["wait"] = 0.01
+    return query
+
+
+@schemathesis.hook
+def map_body(context: schemathesis.HookContext, body: Any) -> Any:
+    """Sandboxes that exist and are not waited for, and commands that are arguments of `:`."""
+    if not isinstance(body, dict):
+        return body
+    if isinstance(body.get("sandbox_id"), str) and random.random() < KNOWN:
+        body["sandbox_id"] = random.choice(SANDBOXES)
+    if isinstance(body.get("wait_ready"), int | float) and 0 < body["wait_ready"] <= 120:
+        body["wait_ready"] = 0
+    if isinstance(body.get("command"), str) and body["command"].strip() and "\0" not in body["command"]:
+        body["command"] = f": {shlex.quote(body['command'])}"
+    return body
