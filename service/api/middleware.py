@@ -184,7 +184,7 @@ class AccessLine(dict[str, object]):
 
 
 def _log_access(exchange: Exchange, seconds: float) -> None:
-    quiet = exchange.route in ("/healthz", "/readyz") and exchange.status == 200
+    quiet = exchange.route in ("/healthz", "/readyz", "/metrics") and exchange.status == 200
     level = logging.DEBUG if quiet else logging.INFO
     if access_log.isEnabledFor(level):
         line = AccessLine(
