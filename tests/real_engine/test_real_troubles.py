@@ -97,23 +97,25 @@ async def test_execd_killed_and_started_again__jobs_keep_their_ends(real: RealRi
     assert again.command_id == running.command_id
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 async def test_execd_dead_for_good__nothing_new_is_sent_and_its_jobs_end_after_their_deadline(real: RealRig) -> None:
     """In the Docker runtime nobody starts it again: the sandbox is "running" for ever."""
     await real.start_on()
     sandbox_id = await real.ready_sandbox()
     running = await real.caller.submit(real.urls[0], sandbox_id, "echo so far; sleep 60", key=None, timeout=5)
     await asyncio.sleep(1.5)
-    assert (await real.caller.job(real.urls[0], running.command_id)).body["output"] == "so far\n"
+    shown = (await real.caller.job(real.urls[0], running.command_id)).body
+    assert shown["output"] == "so far\n"
+    place = shown["cursor"]
     await real.kill_execd(sandbox_id, back_after=None)
     await asyncio.sleep(2)
     answer = await real.caller.submit(real.urls[1], sandbox_id, "echo never", key="never")
     assert (answer.status, answer.code) == (503, "ENGINE_UNAVAILABLE"), answer
     async with asyncio.timeout(30):
-        while (shown := (await real.caller.job(real.urls[1], running.command_id)).body)["logs_ok"]:
+        while (shown := (await real.caller.job(real.urls[1], running.command_id, cursor=place)).body)["logs_ok"]:
             await asyncio.sleep(0.2)
     assert shown["state"] in ("running", "unknown"), shown
-    job = await real.caller.ended(real.urls[1], running.command_id, within=120)
+    job = await real.caller.ended(real.urls[1], running.command_id, within=150)
     assert (job["state"], job["reason"], job["output_complete"]) == ("lost", "engine_unreachable", False), job
 
 
