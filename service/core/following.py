@@ -101,7 +101,7 @@ class Follower:
         """The record after a look, if one is due and nobody else is at it; else as it is."""
         if not record.state.active or (record.state.pending and not record.lease_expired):
             return record
-        if self._until_due(record) > 0 or not await self._mine(record.id):
+        if self._until_due(record) > 0 or record.id in self._looking or not await self._mine(record.id):
             return record
         task = self._start(record.id)
         await asyncio.wait({task}, timeout=timeout)
