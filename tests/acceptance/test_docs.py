@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 RUN = {"console", "python"}
 READ = {"toml", "json", "yaml"}
-PICTURES = {"text", "text only"}
+PICTURES = {"text"}
 """What is looked at, not run: pictures, layouts, what programs print."""
 
 
