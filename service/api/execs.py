@@ -27,12 +27,18 @@ async def run(call: Call, request: Exec) -> ASGIApp:
             call,
             events,
             lambda event: _shown(call, event),
+            opened=lambda event: _opened(call, event),
             tell_trouble=True,
             settle=_settle(call),
         )
     answer = await call.unless_gone(call.core.execs.run(call.tenant, request, call.key), settle=_settle(call))
     call.exchange.about(answer.value.command_id)
     return reply(answer.value, replayed=answer.replayed)
+
+
+def _opened(call: Call, event: ExecEvent) -> None:
+    if event.replayed:
+        call.exchange.answer_headers.append((b"idempotent-replayed", b"true"))
 
 
 def _shown(call: Call, event: ExecEvent) -> Shown:

@@ -74,10 +74,13 @@ class EventStream:
         events: AsyncIterator[E],
         show: Callable[[E], Shown],
         *,
+        opened: Callable[[E], None] | None = None,
         tell_trouble: bool,
         settle: float = 0.0,
     ) -> EventStream:
         """The stream of ``events``. Raises what ``events`` raises before the first one, if it does so soon.
+
+        ``opened`` gets the first event before the answer's head is sent, where it comes that soon.
 
         Later trouble is an ``error`` event where ``tell_trouble``; else the stream just ends, and its reader
         comes back with the last id. ``settle``: seconds that the first event gets although the reader left, for
@@ -87,7 +90,9 @@ class EventStream:
         try:
             await asyncio.wait({stream._next}, timeout=OPENING_SECONDS)
             if stream._next.done():
-                stream._next.result()
+                first = stream._next.result()
+                if first is not None and opened is not None:
+                    opened(first)
         except BaseException:
             await stream._close()
             raise

@@ -35,6 +35,8 @@ class ExecEvent:
 
     kind: Literal["start", "stdout", "stderr", "result", "error"]
     data: ExecStart | ExecText | ExecResult | Problem
+    replayed: bool = False
+    """Of ``start``: this request did not start the command."""
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,11 @@ class Execs:
         listener = Listener()
         result: asyncio.Task[ExecResult] | None = None
         try:
-            record, _ = await self._core.submitter.settle(
+            record, replayed = await self._core.submitter.settle(
                 order, lambda mine, body, spec: self._send(mine, body, spec, listener)
             )
             record = await self._core.jobs.found_out(record, keyed=order.keyed)
-            yield ExecEvent("start", ExecStart(command_id=record.id))
+            yield ExecEvent("start", ExecStart(command_id=record.id), replayed)
             result = self._core.tasks.start(
                 self._result(order, record, request.encoding or Encoding.UTF8), f"result {record.id}"
             )

@@ -12,7 +12,7 @@ from service import errors
 from service.core import looking, records
 from service.core.app import Core
 from service.core.states import ClaimState
-from service.messages import CreateSandbox, Exec, ExecJobOutput, JobState, SubmitJob
+from service.messages import CreateSandbox, Exec, ExecJobOutput, JobOutput, JobState, SubmitJob
 from tests.integration.core_rig import Rig, eventually, follow, local_engine, rig, submit
 from tests.support.redis_server import RedisServer
 
@@ -199,3 +199,30 @@ async def test_a_reader_who_leaves_a_streamed_exec_leaves_nothing_that_waits(cor
         return not any(task.get_name().startswith("result ") for task in asyncio.all_tasks())
 
     await eventually(nobody_waits, seconds=3)
+
+
+# -- output that goes away
+
+
+@pytest.mark.parametrize("damage", [': >"$log"', 'rm -f "$log"'])
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_a_log_that_its_own_job_damages_is_read_to_an_end(here: Rig, damage: str, size: int) -> None:
+    core = await here.replica(record_output=1000)
+    box = await here.sandbox(core)
+    command = f"log=$(readlink /proc/$$/fd/1); seq {size}; sleep 1; {damage}; sleep 1; exit 5"
+    id = await submit(core, box, command)
+    whole = "".join(f"{n}\n" for n in range(1, size + 1))
+    place, cursor, pages = 0, None, 0
+    async with asyncio.timeout(60):
+        while True:
+            page = await core.jobs.get("default", id, cursor=cursor, limit=20_000, wait=5)
+            assert isinstance(page, JobOutput)
+            place = 0 if page.replace else place + page.skipped_bytes
+            assert page.output == whole[place : place + len(page.output)]
+            place += len(page.output)
+            cursor, pages = page.cursor, pages + 1
+            assert pages < 500
+            if cursor is None:
+                break
+    assert (page.state, page.exit_code, page.output_complete) == (JobState.EXITED, 5, False)
+    assert place == len(whole)

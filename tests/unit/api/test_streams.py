@@ -1,6 +1,7 @@
 """Server-sent events and raw output: bounded, resumable, honest when cut off."""
 
 import asyncio
+import dataclasses
 
 import msgspec
 import pytest
@@ -140,6 +141,13 @@ async def test_exec_streams_where_that_is_asked_for() -> None:
     names = [line for line in got.body.decode().split("\n") if line.startswith("event: ")]
     assert names == ["event: start", "event: stdout", "event: result"]
     assert b"id:" not in got.body
+
+
+async def test_a_replayed_exec_says_so_when_it_is_streamed_too() -> None:
+    for replayed in (False, True):
+        script = [dataclasses.replace(EXEC_EVENTS[0], replayed=replayed), *EXEC_EVENTS[1:]]
+        got = await post(FakeCore(exec_script=[*script]).app(), "/v1/exec", EXEC, headers=ACCEPT)
+        assert got.headers.get("idempotent-replayed") == ("true" if replayed else None)
 
 
 async def test_exec_refused_before_it_began_is_a_problem() -> None:
