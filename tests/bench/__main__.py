@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from tests.bench import claims, growth, peers, polls, results, submits, waiters
+from tests.bench import claims, following, growth, peers, polls, results, submits, waiters
 from tests.load.run import machine
 
 
@@ -34,6 +34,7 @@ SECTIONS: dict[str, Callable[[Path], Coroutine[Any, Any, dict[str, Any]]]] = {
     "polls": polls.run,
     "submits": submits.run,
     "claims": claims.run,
+    "following": following.run,
     "waiters": waiters.run,
     "growth": growth.run,
     "peers": peers.run,
