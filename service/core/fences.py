@@ -5,7 +5,9 @@ Every method raises ``EngineError`` when the sandbox's daemon does not answer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from weakref import WeakValueDictionary
 
 from service.core import fence, identity
 from service.core.fence import Boot, End, Fence, Look, Ready, Voided
@@ -15,6 +17,9 @@ FENCE_SIZE = 4096
 """Bytes of a fence or mark that are read: an honest one has some 200."""
 SHORT = 10.0
 """Seconds for one of our own small commands."""
+AT_ONCE = 8
+"""Of them under way at once in one sandbox. More would wait in a slow daemon past their deadline, and be tried again:
+with a thousand answers lost at once, none would ever be settled."""
 
 
 class Fences:
@@ -23,6 +28,7 @@ class Fences:
     def __init__(self, engine: Engine, directory: str) -> None:
         self._engine = engine
         self._directory = directory
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def boot(self, sandbox_id: str) -> Boot | None:
         """The sandbox's boot mark, made anew where it is missing; None where none can be made.
@@ -79,4 +85,6 @@ class Fences:
         await self._run(sandbox_id, fence.clean(self._directory, tokens, age=age))
 
     async def _run(self, sandbox_id: str, text: str) -> str:
-        return (await self._engine.run_short(sandbox_id, text, timeout=SHORT)).stdout
+        turn = self._turns.setdefault(sandbox_id, asyncio.Semaphore(AT_ONCE))
+        async with turn:
+            return (await self._engine.run_short(sandbox_id, text, timeout=SHORT)).stdout
