@@ -6,6 +6,7 @@ draft-ietf-httpapi-ratelimit-headers: ``RateLimit-Policy: "submits";q=20;w=1`` s
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from service.core.app import Core
     from service.core.rates import Rate
 
+HOLD = 0.5
+"""Seconds at most for which the answer to somebody who did not wait is held back: it costs nothing, and a flood that
+waits for its answers is slowed to what can be borne."""
+HELD = 256
+"""Answers held back at once; more are given at once."""
+
 
 class Rates:
     """Counts a request of a known tenant before its body is read. ``makes``: paths whose POSTs are submits."""
@@ -27,6 +34,7 @@ class Rates:
         self.app = app
         self.core = core
         self.makes = frozenset(makes)
+        self.held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope)
@@ -36,11 +44,22 @@ class Rates:
             if rate is not None:
                 exchange.answer_headers += _headers(rate)
                 if not rate.admission.let_through:
+                    if rate.remembered:
+                        await self._hold(rate.admission.wait)
                     raise RateLimited(
                         f"This tenant may send {rate.quota} {rate.kind} in {rate.window} s; nothing was done.",
                         retry_after=rate.admission.wait,
                     )
         await self.app(scope, receive, send)
+
+    async def _hold(self, wait: float) -> None:
+        if self.held >= HELD:
+            return
+        self.held += 1
+        try:
+            await asyncio.sleep(min(wait, HOLD))
+        finally:
+            self.held -= 1
 
 
 def _headers(rate: Rate) -> list[tuple[bytes, bytes]]:

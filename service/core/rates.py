@@ -32,6 +32,8 @@ class Rate(msgspec.Struct, frozen=True):
     window: int
     """Whole seconds."""
     admission: Admission
+    remembered: bool = False
+    """Refused from memory: it was told before when to come again, and did not wait."""
 
 
 class Rates:
@@ -54,7 +56,7 @@ class Rates:
         if refusal is not None and now < until and (refusal.quota, refusal.window) == (most, window):
             passed = until - now
             told = msgspec.structs.replace(refusal.admission, wait=passed, reset=passed + (most - 1) * window / most)
-            return msgspec.structs.replace(refusal, admission=told)
+            return msgspec.structs.replace(refusal, admission=told, remembered=True)
         said = await self._store.admit(f"{kind}:{tenant}", interval=window / most, burst=most)
         rate = Rate(kind, most, window, said)
         if not said.let_through:

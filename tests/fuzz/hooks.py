@@ -20,7 +20,8 @@ KNOWN = 0.6
 def map_path_parameters(context: schemathesis.HookContext, path_parameters: Any) -> Any:
     """Ids that exist, but where the sandbox would be gone for all other cases."""
     if isinstance(path_parameters, dict) and random.random() < KNOWN:
-        if "sandbox_id" in path_parameters and context.operation.method.lower() != "delete":
+        deletes = context.operation is not None and context.operation.method.lower() == "delete"
+        if "sandbox_id" in path_parameters and not deletes:
             path_parameters["sandbox_id"] = random.choice(SANDBOXES)
         if "command_id" in path_parameters:
             path_parameters["command_id"] = random.choice(JOBS)

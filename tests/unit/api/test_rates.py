@@ -1,10 +1,13 @@
 """Rates at the door: what counts as what, the headers of the draft, and 429."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 
 from service import errors
+from service.api import rates
 from service.core.rates import Rate, window_of
 from service.ports.store import Admission
 from tests.unit.api.fakes import FakeCore, ask, post
@@ -81,3 +84,24 @@ async def test_without_a_limit_there_is_nothing_to_tell() -> None:
 )  # fmt: skip
 def test_a_rate_is_whole_requests_in_whole_seconds(per_second: float, shown: tuple[int, int]) -> None:
     assert window_of(per_second) == shown
+
+
+async def test_who_did_not_wait_is_answered_late_and_only_so_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    told = Rate("polls", 1, 1, Admission(False, 0, 0.2, 1.0))
+    core = FakeCore(rate=told)
+    app = core.app()
+    assert (await ask(app, "GET", "/v1/exec-jobs")).status == 429
+    assert slept == [], "the first is told at once"
+    for wait, held in ((0.2, 0.2), (60.0, rates.HOLD)):
+        core.rate = msgspec.structs.replace(told, remembered=True, admission=Admission(False, 0, wait, wait))
+        assert (await ask(app, "GET", "/v1/exec-jobs")).status == 429
+        assert slept.pop() == held
+    monkeypatch.setattr(rates, "HELD", 0)
+    assert (await ask(app, "GET", "/v1/exec-jobs")).status == 429
+    assert slept == []

@@ -58,6 +58,7 @@ async def test_a_flood_that_is_refused_costs_the_store_nothing_until_its_wait_is
     assert len(store.asked) == 1
     now[0] += 0.15
     assert (rate := await rates.admit("acme", "submits")) is not None
+    assert rate.remembered
     assert rate.admission.wait == pytest.approx(0.05)
     assert rate.admission.reset == pytest.approx(0.8)
     await rates.admit("other", "submits")
