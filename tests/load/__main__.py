@@ -1,6 +1,7 @@
 """`python -m tests.load`: `SANDBOXES` in the environment; the report goes to `build/load.html`."""
 
 import asyncio
+import json
 import os
 import sys
 import tempfile
@@ -9,11 +10,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import results
 from tests.load.report import answers
 from tests.load.run import Run, run
 from tests.load.verdict import latencies
 
 BUILD = Path("build")
+FULL = 500
+"""Sandboxes of a run whose figures go to the docs."""
 
 
 def show(done: Run) -> None:
@@ -40,6 +44,8 @@ def main() -> int:
     BUILD.mkdir(exist_ok=True)
     BUILD.joinpath("load.html").write_text(done.html())
     BUILD.joinpath("load.json").write_text(done.json())
+    if sandboxes >= FULL:
+        results.record("load", {"sandboxes": sandboxes, **json.loads(done.json())})
     print(f"\nReport: {BUILD / 'load.html'}")
     return 0 if all(check.passed for check in done.found) else 1
 
