@@ -16,7 +16,7 @@ from service.engine import OpenSandboxEngine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from service.engine.transport import Observe, Trace
+    from service.engine.observing import Observe, Trace
     from service.settings import Settings
 
 START_SECONDS = 30.0

@@ -7,7 +7,8 @@ from typing import Literal
 from service.engine.endpoints import Endpoints, Mode, Network
 from service.engine.execd import Execd, output_path
 from service.engine.lifecycle import Lifecycle
-from service.engine.transport import Observe, Trace, Transport
+from service.engine.observing import Observe, Trace
+from service.engine.transport import Transport
 from service.messages import SandboxState
 from service.ports.engine import (
     CommandEvent,

@@ -8,16 +8,17 @@ repeats idempotent requests once when a connection drops; that is allowed for re
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 import msgspec
 from yarl import URL
 
+from service.engine.observing import Observe, Trace
 from service.engine.outcomes import Call, Exchange, Failure, Phase, Side, clean, outcome
 from service.ports.engine import EngineError, NotReached, Refused, Unclear
 
@@ -44,24 +45,6 @@ MAX_DRAINS = 256
 """Replies that are read on at the same time; beyond them connections are simply closed."""
 MAX_PROXY_DRAINS = 32
 """The same through the lifecycle server's proxy, which has 100 connections for all its callers."""
-
-Observe = Callable[[str, str, float], None]
-"""Told of each call: its kind (``Call``), its outcome, and its seconds."""
-
-
-class CallTrace(Protocol):
-    """One call, as part of the trace of the request that it is made for."""
-
-    headers: Mapping[str, str]
-    """Sent along: where the trace goes on."""
-
-    def end(self, outcome: str) -> None:
-        """The call is over."""
-        ...
-
-
-Trace = Callable[[str, str, str], CallTrace | None]
-"""Begins the trace of a call of this kind, to this side, by this method; None: it is not traced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from service.engine.transport import Observe, Trace
+    from service.engine.observing import Observe, Trace
 
 LOOP_STEP = 0.5
 """Seconds between two looks at how late the event loop is."""
