@@ -34,10 +34,11 @@ class Children(dict[tuple[str, ...], M]):
     """A metric's children by their labels' values: the library's own look-up costs more than the count itself."""
 
     def __init__(self, metric: M) -> None:
-        self._metric = metric
+        self._metric: M = metric
 
     def __missing__(self, values: tuple[str, ...]) -> M:
-        child = self[values] = self._metric.labels(*values)
+        child: M = self._metric.labels(*values)
+        self[values] = child
         return child
 
 
