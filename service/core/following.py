@@ -40,6 +40,8 @@ FIRST, SLOWEST, GROWTH = 2.0, 15.0, 1.4
 TROUBLED = 60.0
 """Seconds that they grow to while its sandbox does not answer."""
 CONFIRM_AFTER = 0.3
+THOROUGH_TRIES = 3
+"""Looks before a delete at a job that others look at as well."""
 RECORD_BEFORE_DELETE = 15.0
 """Seconds for recording what a sandbox's jobs have written before it is deleted."""
 
@@ -171,10 +173,15 @@ class Follower:
             await asyncio.wait(tasks, timeout=RECORD_BEFORE_DELETE)
 
     async def _look_thoroughly(self, id: str) -> None:
+        """A look that lost its race wrote nothing of what it read: then once more."""
         with contextlib.suppress(OnceboxError):
-            record = await self._store.get(id)
-            if record is not None and record.state.active:
-                await self._core.looker.look(record, thorough=True)
+            for _ in range(THOROUGH_TRIES):
+                record = await self._store.get(id)
+                if record is None or not record.state.active:
+                    return
+                now = await self._core.looker.look(record, thorough=True)
+                if records.job_body(now).looked_at == record.now / 1000:
+                    return
 
     async def sandbox_ended(self, sandbox_id: str) -> None:
         """The sandbox is gone: so are its jobs."""

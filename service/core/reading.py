@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 RAW_CHUNK = 1024 * 1024
 """Bytes of one read of a raw download."""
 
+EXTENT = 5.0
+"""Seconds in which a sandbox must say how long the output is; else what is recorded is handed out."""
+
 
 class Chunk(msgspec.Struct, frozen=True):
     """Bytes of the log from ``start``. ``ok``: False when the place could not be read this time.
@@ -135,17 +138,19 @@ class Reader:
         known = max(body.end, body.size)
         if record.state.failed or record.state.pending or (closed and known == 0):
             return known, 0
+        certain = True
         try:
-            got = await output.read_range(self._core.engine, body, known, 1)
+            async with asyncio.timeout(EXTENT):
+                got = await output.read_range(self._core.engine, body, known, 1)
             if got.size >= known:
                 return (known if closed else got.size), 0
-        except EngineError as error:
+        except (EngineError, TimeoutError) as error:
             certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(
                 body.sandbox_id
             )
-            if not certain and not closed:
-                raise errors.EngineUnavailable(command_id=record.id, retry_after=2) from error
         span = await self._core.store.output_span(record.id)
+        if not certain and not closed and (span is None or span[0] > 0):
+            raise errors.EngineUnavailable(command_id=record.id, retry_after=2)
         return (span[1], span[0]) if span is not None else (known, known)
 
     async def _pieces(self, record: Record, body: JobBody, start: int, end: int) -> AsyncIterator[bytes]:

@@ -246,6 +246,9 @@ class Sandboxes:
             )
             if isinstance(error, Unclear | NotReached) or (await self._asked(sandbox_id)).state not in there:
                 raise refusal(error, sandbox_id=sandbox_id) from error
+        if not pause:
+            for job in await self._store.active_of(sandbox_id):  # its looks got rare while nothing answered
+                await self._store.next_look(job, after=0.0)
         return await self.get(tenant, sandbox_id)
 
     async def delete(self, tenant: str, sandbox_id: str) -> None:

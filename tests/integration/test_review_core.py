@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from service.core import looking, records
 from service.core.app import Core
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Exec, ExecJobOutput, JobOutput, JobState, SubmitJob
+from service.ports.store import Record
 from tests.integration.core_rig import Rig, eventually, follow, local_engine, rig, submit
 from tests.support.redis_server import RedisServer
 
@@ -226,3 +228,79 @@ async def test_a_log_that_its_own_job_damages_is_read_to_an_end(here: Rig, damag
                 break
     assert (page.state, page.exit_code, page.output_complete) == (JobState.EXITED, 5, False)
     assert place == len(whole)
+
+
+# -- looks that are due
+
+
+async def test_a_resumed_sandbox_has_its_jobs_looked_at_at_once(core: Core, box: str) -> None:
+    id = await submit(core, box, "sleep 60")
+    await eventually(lambda: has_fence(core, id))
+    await core.sandboxes.pause("default", box)
+    await core.store.wish_cancel(id)
+    await asyncio.sleep(2.5)
+    await core.store.next_look(id, after=60)  # as after minutes without an answer
+    await core.sandboxes.resume("default", box)
+
+    async def cancelled() -> bool:
+        record = await core.store.get(id)
+        assert record is not None
+        return records.job_body(record).state is JobState.CANCELLED
+
+    await eventually(cancelled, seconds=25)
+
+
+async def test_what_a_job_wrote_is_recorded_before_a_delete_though_others_look_at_it(
+    here: Rig, core: Core, other: Core, box: str
+) -> None:
+    id = await submit(core, box, "sleep 1; seq 200000; sleep 60")
+    await eventually(lambda: has_fence(core, id))
+    looks = [0]
+    write = core.looker.write
+
+    async def raced(record: Record, *args: Any, **more: Any) -> Record:
+        """Another replica's look comes first, once."""
+        looks[0] += 1
+        if looks[0] == 1:
+            seen = await other.store.get(id)
+            assert seen is not None
+            await other.looker.write(seen, seen.state, records.job_body(seen), quiet=True)
+        return await write(record, *args, **more)
+
+    await asyncio.sleep(2)
+    core.looker.write = raced  # type: ignore[method-assign]
+    await core.follower.record_before_delete(box)
+    core.looker.write = write  # type: ignore[method-assign]
+    span = await core.store.output_span(id)
+    assert span is not None
+    assert span[1] == sum(len(str(n)) + 1 for n in range(1, 200_001))
+
+
+async def test_a_retry_whose_fence_is_damaged_is_not_told_that_its_key_was_reused(
+    core: Core, other: Core, box: str, redis_server: RedisServer
+) -> None:
+    command = "for f in /tmp/.oncebox/*; do case $f in */boot) ;; *) echo >$f; esac; done; sleep 2; exit 3"
+    id = await submit(core, box, command, "key")
+    await asyncio.sleep(1)
+    with redis_server.client() as client:
+        client.flushall()
+    await core.jobs.get("default", id)
+    assert await submit(other, box, command, "key") == id
+    page, _ = await follow(core, id)
+    assert (page.state, page.exit_code) == (JobState.EXITED, 3)
+
+
+async def test_the_raw_output_of_a_paused_sandbox_is_what_was_recorded(core: Core, box: str) -> None:
+    id = await submit(core, box, "echo said; sleep 60")
+    await eventually(lambda: recorded(core, id, b"said\n"))
+    await core.sandboxes.pause("default", box)
+    async with asyncio.timeout(15):
+        raw = await core.jobs.raw("default", id, range=None)
+        assert b"".join([piece async for piece in raw.chunks]) == b"said\n"
+    await core.sandboxes.resume("default", box)
+    await core.jobs.cancel("default", id)
+
+
+async def recorded(core: Core, id: str, wanted: bytes) -> bool:
+    kept = await core.store.output(id, 0, 100)
+    return kept is not None and kept.data == wanted
