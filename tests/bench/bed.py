@@ -8,6 +8,8 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
+import psutil
+
 from service.client import AsyncClient, AsyncJob, AsyncSandbox, JobState
 from tests.bench.http_load import Measured
 from tests.support.balancer import ROOT
@@ -33,14 +35,14 @@ async def one_replica(folder: Path) -> AsyncIterator[Stack]:
 
 
 @contextlib.asynccontextmanager
-async def bare_server(folder: Path, size: int) -> AsyncIterator[str]:
-    """The baseline, which answers with `size` bytes: its URL."""
+async def bare_server(folder: Path, size: int) -> AsyncIterator[tuple[str, int]]:
+    """The baseline, which answers with `size` bytes: its URL and its pid."""
     port = free_port()
     argv = [sys.executable, "-m", "tests.bench.bare", str(port), str(size)]
     with ManagedProcess(argv, folder=folder, name=f"bare{port}", env={"PYTHONPATH": str(ROOT)}) as process:
         url = f"http://{LOOPBACK}:{port}"
         await asyncio.to_thread(process.wait_for_url, f"{url}/")
-        yield url
+        yield url, process.pid
 
 
 async def alternating(sides: Mapping[str, Side], *, rounds: int = ROUNDS) -> dict[str, Measured]:
@@ -60,6 +62,12 @@ def _median(rounds: list[Measured]) -> Measured:
         p99=statistics.median(each.p99 for each in rounds),
         failed=sum(each.failed for each in rounds),
     )
+
+
+def processor_seconds(pid: int) -> float:
+    """Of a process alone, since its start."""
+    used = psutil.Process(pid).cpu_times()
+    return float(used.user + used.system)
 
 
 async def finished_jobs(sandbox: AsyncSandbox, count: int) -> list[AsyncJob]:
