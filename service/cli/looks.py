@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds for one look."""
+SANDBOXES_ASKED = 5
 NEW_SANDBOX_SECONDS = 300.0
 """An image may have to be pulled."""
 
@@ -140,10 +141,16 @@ async def _reach_execd(engine: Engine, settings: Settings, *, attempt: bool) -> 
             async with asyncio.timeout(NEW_SANDBOX_SECONDS):
                 return await _try_execd(engine, settings)
         async with asyncio.timeout(PATIENCE):
-            running = await engine.list_sandboxes({}, states=[SandboxState.RUNNING], page_size=1)
-            for sandbox in running.items:
-                await engine.ping(sandbox.id)
-                return ok(about, f"answers in sandbox {sandbox.id}")
+            # One of them may be starting, or its daemon dead: the engine calls it running all the same.
+            running = await engine.list_sandboxes({}, states=[SandboxState.RUNNING], page_size=SANDBOXES_ASKED)
+            asked = [each.id for each in running.items[:SANDBOXES_ASKED]]
+            answers = await asyncio.gather(*map(engine.ping, asked), return_exceptions=True)
+        for sandbox_id, answer in zip(asked, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                return ok(about, f"answers in sandbox {sandbox_id}")
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
     except (EngineError, TimeoutError) as error:
         said = error.message if isinstance(error, EngineError) else "no answer in time"
         return wrong(about, f"the daemon in a sandbox can't be reached from here: {said}", mend)
