@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -80,9 +80,30 @@ class Sandboxes:
 
     async def remember(self, sandbox_id: str, record: SandboxRecord) -> None:
         """Keep a sandbox's record until its expiry plus the retention."""
-        now = await self._store.now() / 1000
-        left = max(0.0, (record.expires_at or now + 86_400) - now)
+        left = await self._left(record)
         await self._store.put_sandbox(sandbox_id, records.encode(record), ttl=left + self._settings.retention)
+        await self._hold(record, left)
+
+    async def _amend(self, sandbox_id: str, known: SandboxRecord, **changes: Any) -> SandboxRecord:
+        """Change a sandbox's record, whatever others change in it meanwhile; the record as it was before.
+
+        ``known`` counts where it has been forgotten.
+        """
+        while True:
+            raw = await self._store.get_sandbox(sandbox_id)
+            before = records.sandbox_record(raw) if raw is not None else known
+            after = msgspec.structs.replace(before, **changes)
+            left = await self._left(after)
+            ttl = left + self._settings.retention
+            if after == before or await self._store.swap_sandbox(sandbox_id, raw, records.encode(after), ttl=ttl):
+                await self._hold(after, left)
+                return before
+
+    async def _left(self, record: SandboxRecord) -> float:
+        now = await self._store.now() / 1000
+        return max(0.0, (record.expires_at or now + 86_400) - now)
+
+    async def _hold(self, record: SandboxRecord, left: float) -> None:
         if record.digest is not None and not record.deleted:
             await self._core.quotas.hold_sandbox(record.tenant, record.digest, left)
 
@@ -190,7 +211,7 @@ class Sandboxes:
                 await self._core.fences.ready(sandbox_id)
         except (EngineError, TimeoutError):
             return False
-        await self.remember(sandbox_id, msgspec.structs.replace(record, ready=True))
+        await self._amend(sandbox_id, record, ready=True)
         return True
 
     async def _shown_when_ready(self, tenant: str, sandbox_id: str, wait: float) -> Sandbox:
@@ -221,12 +242,21 @@ class Sandboxes:
         return await self.get(tenant, sandbox_id)
 
     async def extend(self, sandbox_id: str, record: SandboxRecord, expires_at: float) -> None:
-        """Set the expiry (Unix seconds), and remember it."""
-        try:
-            agreed = await self._engine.renew_sandbox(sandbox_id, expires_at)
-        except EngineError as error:
-            raise refusal(error, sandbox_id=sandbox_id) from error
-        await self.remember(sandbox_id, msgspec.structs.replace(record, expires_at=agreed))
+        """Set the expiry (Unix seconds), and remember it.
+
+        Where somebody else set it since ``record`` was read, the engine may have heard the two in any order: then
+        the later expiry is set once more.
+        """
+        while True:
+            try:
+                agreed = await self._engine.renew_sandbox(sandbox_id, expires_at)
+            except EngineError as error:
+                raise refusal(error, sandbox_id=sandbox_id) from error
+            before = await self._amend(sandbox_id, record, expires_at=agreed)
+            if before.expires_at is None or before.expires_at in (record.expires_at, agreed):
+                return
+            expires_at = max(agreed, before.expires_at)
+            record = msgspec.structs.replace(before, expires_at=agreed)
 
     async def pause(self, tenant: str, sandbox_id: str) -> Sandbox:
         """Pause it; pausing the paused is fine."""
@@ -262,7 +292,7 @@ class Sandboxes:
         except EngineError as error:
             raise refusal(error, sandbox_id=sandbox_id) from error
         self._alive.pop(sandbox_id, None)
-        await self.remember(sandbox_id, msgspec.structs.replace(record, deleted=True))
+        await self._amend(sandbox_id, record, deleted=True)
         if record.digest is not None:
             await self._core.quotas.free_sandbox(tenant, record.digest)
         await self._core.follower.sandbox_ended(sandbox_id)

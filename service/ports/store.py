@@ -217,6 +217,13 @@ class Store(Protocol):
         """Remember a sandbox for ``ttl`` seconds."""
         ...
 
+    async def swap_sandbox(self, sandbox_id: str, seen: bytes | None, body: bytes, *, ttl: float) -> bool:
+        """Remember a sandbox for ``ttl`` seconds, where what is remembered is still ``seen``; False where it is not.
+
+        One's own write whose answer was lost counts as somebody else's.
+        """
+        ...
+
     async def get_sandbox(self, sandbox_id: str) -> bytes | None:
         """What was remembered of a sandbox."""
         ...

@@ -114,6 +114,11 @@ class Indexes(Part):
         """Remember a sandbox."""
         await self._link.command("SET", keys.sandbox(sandbox_id), body, "PX", expiry_ms(ttl))
 
+    async def swap_sandbox(self, sandbox_id: str, seen: bytes | None, body: bytes, *, ttl: float) -> bool:
+        """Remember a sandbox, where it still stands as it was ``seen``."""
+        step = call("swap_sandbox", (keys.sandbox(sandbox_id),), seen or b"", body, expiry_ms(ttl))
+        return bool(await self._link.script(step))
+
     async def get_sandbox(self, sandbox_id: str) -> bytes | None:
         """What was remembered of a sandbox."""
         body: bytes | None = await self._link.command("GET", keys.sandbox(sandbox_id))

@@ -179,4 +179,11 @@ async def test_small_values_and_sandboxes_are_remembered(rig: StoreRig) -> None:
     assert await rig.store.get_sandbox("a") == b"\xff2"
     assert 0 < await rig.command("PTTL", keys.sandbox("a")) <= 60_000
     await rig.store.put_sandbox("a", b"\xff3", ttl=600.0)
+    assert not await rig.store.swap_sandbox("a", b"\xff2", b"stale", ttl=60.0)
+    assert not await rig.store.swap_sandbox("a", None, b"stale", ttl=60.0)
+    assert await rig.store.get_sandbox("a") == b"\xff3"
+    assert await rig.store.swap_sandbox("a", b"\xff3", b"\xff4", ttl=60.0)
+    assert await rig.store.get_sandbox("a") == b"\xff4"
+    assert await rig.store.swap_sandbox("new", None, b"first", ttl=60.0)
+    assert await rig.store.swap_sandbox("a", b"\xff4", b"\xff3", ttl=600.0)
     assert await rig.command("PTTL", keys.sandbox("a")) > 60_000

@@ -7,11 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from service import errors
 from service.core import looking, records
 from service.core.app import Core
+from service.core.fence import Ready
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Exec, ExecJobOutput, JobOutput, JobState, SubmitJob
 from service.ports.store import Record
@@ -304,3 +306,51 @@ async def test_the_raw_output_of_a_paused_sandbox_is_what_was_recorded(core: Cor
 async def recorded(core: Core, id: str, wanted: bytes) -> bool:
     kept = await core.store.output(id, 0, 100)
     return kept is not None and kept.data == wanted
+
+
+# -- several who change one sandbox
+
+
+async def test_a_renewal_for_a_job_does_not_undo_a_caller_s_that_came_meanwhile(core: Core, other: Core) -> None:
+    box = (await core.sandboxes.create("default", CreateSandbox(timeout=60), None)).value.sandbox_id
+    job = records.JobBody(
+        tenant="default", sandbox_id=box, fingerprint="", command="", timeout=1000, submitted_at=await core.clock()
+    )
+    asked, go, renew = asyncio.Event(), asyncio.Event(), core.engine.renew_sandbox
+
+    async def late(sandbox_id: str, expires_at: float) -> float:
+        asked.set()
+        await go.wait()
+        return await renew(sandbox_id, expires_at)
+
+    core.engine.renew_sandbox = late  # type: ignore[method-assign]
+    for_the_job = asyncio.ensure_future(core.submitter.keep_alive(job))
+    await asked.wait()
+    shown = await other.sandboxes.renew("default", box, 80_000)
+    go.set()
+    await for_the_job
+    assert (await other.sandboxes.get("default", box)).expires_at == shown.expires_at
+
+
+async def test_a_look_for_readiness_does_not_bring_back_what_was_deleted(core: Core, other: Core, box: str) -> None:
+    raw = await core.store.get_sandbox(box)
+    assert raw is not None
+    unready = msgspec.structs.replace(records.sandbox_record(raw), ready=False)
+    await core.store.put_sandbox(box, records.encode(unready), ttl=1000)
+    asked, go, ready = asyncio.Event(), asyncio.Event(), core.fences.ready
+
+    async def late(sandbox_id: str) -> Ready:
+        answer = await ready(sandbox_id)
+        asked.set()
+        await go.wait()
+        return answer
+
+    core.fences.ready = late  # type: ignore[method-assign]
+    showing = asyncio.ensure_future(core.sandboxes.get("default", box))
+    await asked.wait()
+    await other.sandboxes.delete("default", box)
+    go.set()
+    await showing
+    raw = await core.store.get_sandbox(box)
+    assert raw is not None
+    assert records.sandbox_record(raw).deleted
