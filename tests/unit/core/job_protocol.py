@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from service.core.states import ClaimState
 from tests.unit.core.job_world import (
@@ -338,7 +339,7 @@ def begun(w: World, s: State, message: Message) -> Iterator[Step]:
 
 def troubles(w: World, s: State) -> Iterator[Step]:
     left = s.left
-    emptied_sandbox = {"alive": frozenset(), "wrappers": (), "start": s.start + 1}
+    emptied_sandbox: dict[str, Any] = {"alive": frozenset(), "wrappers": (), "start": s.start + 1}
     if left.flushes:
         yield "Redis is emptied", spend(s, "flushes")._replace(claim=None, saved=None)
     if left.rollbacks and s.saved is None and s.claim is not None:

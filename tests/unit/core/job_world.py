@@ -11,7 +11,7 @@ The claim moves only as `service.core.states.SCRIPTS` allows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from service.core.states import SCRIPTS, ClaimState
 
@@ -120,13 +120,13 @@ class World:
     def has(self, rule: str) -> bool:
         return rule not in self.left_out
 
-    def write(self, script: str, s: State, to: ClaimState, **change: object) -> State:
+    def write(self, script: str, s: State, to: ClaimState, **change: Any) -> State:
         """The claim after a script, which the real table must allow."""
         source = s.claim.state if s.claim else None
         assert to in SCRIPTS[script].get(source, ()), f"{script}: {source} -> {to} is not in the table"
         self.moves.add((script, source, to))
         if s.claim is None:
-            return s._replace(claim=Claim(to, **change))  # type: ignore[arg-type]
+            return s._replace(claim=Claim(to, **change))
         return s._replace(claim=s.claim._replace(state=to, **change))
 
 
