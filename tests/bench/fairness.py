@@ -31,7 +31,7 @@ from tests.support.redis_server import RedisServer
 SECONDS = float(os.environ.get("SECONDS", "15"))
 """Of each of the four turns: alone, flooded, alone, flooded."""
 CONNECTIONS = 64
-RATE = "submits_per_second = 5\npolls_per_second = 20"
+RATE = "submits_per_second = 1\npolls_per_second = 20"
 
 FLOOD = """
 import asyncio, json, sys, time, aiohttp

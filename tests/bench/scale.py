@@ -29,10 +29,10 @@ LATE = 1.0
 class Costs:
     """Seconds of one core, by kind of work and by part."""
 
-    look_replica: float = 0.0020
-    look_redis: float = 0.00015
-    look_engine: float = 0.0008
-    submit_replica: float = 0.0060
+    look_replica: float = 0.0015
+    look_redis: float = 0.00012
+    look_engine: float = 0.00028
+    submit_replica: float = 0.0088
     submit_redis: float = 0.0006
     submit_engine: float = 0.0025
     poll_replica: float = 0.0006
