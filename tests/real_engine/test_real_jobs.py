@@ -8,7 +8,7 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.real_engine.engine_rig import RealRig
+from tests.real_engine.engine_rig import EXECD_PID, RealRig
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.integration]
 
@@ -125,3 +125,14 @@ async def test_results_outlive_the_sandbox(real: RealRig) -> None:
     assert (job["state"], job["exit_code"], output) == ("exited", 5, "kept\n")
     job, output = await real.whole(running.command_id)
     assert (job["state"], job["reason"], output) == ("lost", "sandbox_gone", "so far\n")
+
+
+@pytest.mark.parametrize("mode", ["auto", "never", "always"])
+async def test_asking_a_daemon_costs_it_no_connection(real: RealRig, mode: str) -> None:
+    """Its own proxy onto itself, where a direct endpoint leads, holds two for ten minutes after each request."""
+    await real.start_on(mode=mode, replicas=1)
+    sandbox_id = await real.ready_sandbox()
+    for _ in range(10):
+        await asyncio.gather(*(real.short(sandbox_id, ":") for _ in range(10)))
+    files = await real.short(sandbox_id, f"ls /proc/$({EXECD_PID})/fd | wc -l")
+    assert int(files["stdout"]) < 100
