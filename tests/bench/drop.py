@@ -113,7 +113,7 @@ class Way:
 
 async def directly(stack: Stack, terms: Terms, ledger: str) -> Way:
     """The engine's own client, its foreground call, through the lossy network."""
-    way = Way("engine")
+    way = Way("engine: its own client, a foreground call")
     async with _lossy(int(stack.engine_url.rpartition(":")[2]), terms, seed=1) as network:
         config = ConnectionConfig(
             domain=network.url.removeprefix("http://"),
@@ -226,7 +226,7 @@ def record(ways: list[Way], terms: Terms) -> None:
         {
             "way": way.name,
             **{name.replace(" ", "_"): way.outcomes[name] for name in (RIGHT, WRONG, ERROR, HUNG)},
-            "ran_twice": sum(count > 1 for count in way.ran.values()),
+            "ran_twice": sum(count > 1 for count in way.ran.values()) if way.ran else "-",
             "median_seconds": round(sorted(way.seconds)[len(way.seconds) // 2], 1) if way.seconds else None,
             "slowest_seconds": round(max(way.seconds), 1) if way.seconds else None,
             "connections_lost": way.lost,

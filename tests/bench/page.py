@@ -1,10 +1,12 @@
 """docs/benchmarks.md, written from the figures in docs/bench.json: whoever measures anew gets a new page."""
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tests.bench.results import DOCS
 
+WIDTH = 118
 PAGE = DOCS / "benchmarks.md"
 
 HEAD = """# Benchmarks
@@ -21,9 +23,19 @@ def write(figures: dict[str, Any]) -> None:
     parts = [HEAD]
     for name, section in SECTIONS.items():
         if name in figures:
-            text = "\n".join(section(figures[name]))
-            parts.append(f"{text}\n\n<small>{figures[name]['measured']}; {figures[name].get('machine', '')}</small>\n")
+            text = "\n".join(map(_wrapped, section(figures[name])))
+            measured = _wrapped(f"*Measured {figures[name]['measured']}; {figures[name].get('machine', '')}*")
+            parts.append(f"{text}\n\n{measured}\n")
     PAGE.write_text("\n".join(parts))
+
+
+def _wrapped(text: str) -> str:
+    """Prose in lines that fit; tables as they are."""
+    if text.lstrip().startswith("|"):
+        return text
+    indent = "  " if text.lstrip().startswith("- ") else ""
+    filled = ("\n" + indent).join(textwrap.wrap(text.strip(), WIDTH))
+    return "\n" * (len(text) - len(text.lstrip("\n"))) + filled + "\n" * (len(text) - len(text.rstrip("\n")))
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
