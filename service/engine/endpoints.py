@@ -30,8 +30,8 @@ DECISION_TTL = 300.0
 OWN_PROXY = "/proxy/44772"
 """The path of a daemon's own proxy onto itself: what OpenSandbox's Docker runtime names as the direct endpoint.
 
-That proxy loses the end of an answer now and then (the command has run), and holds two connections open for ten
-minutes after every request. The daemon itself is at the same host and port.
+That proxy loses the end of an answer now and then (the command has run), and leaves a connection open, both ends in
+the daemon, for ten minutes after every request. The daemon itself is at the same host and port.
 """
 MAX_ROUTES = 4096
 RESOLVE_TIMEOUT = 5.0

@@ -129,7 +129,7 @@ async def test_results_outlive_the_sandbox(real: RealRig) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "never", "always"])
 async def test_asking_a_daemon_costs_it_no_connection(real: RealRig, mode: str) -> None:
-    """Its own proxy onto itself, where a direct endpoint leads, holds two for ten minutes after each request."""
+    """Its own proxy onto itself, where a direct endpoint leads, leaves one open for ten minutes after each request."""
     await real.start_on(mode=mode, replicas=1)
     sandbox_id = await real.ready_sandbox()
     for _ in range(10):
