@@ -25,7 +25,7 @@ async def at_once(rig: Rig, requests: int, sandbox_id: str, mark: str) -> list[A
     )
 
 
-@tries(short=4, long=LONG_COUNT)
+@tries(short=4, long=LONG_COUNT, timeout=2400)
 async def test_requests_with_one_key_run_one_command(rig: Rig, tries: int) -> None:
     requests = REQUESTS[tries == LONG_COUNT]
     tally = Tally(f"{requests} requests with one key on 3 replicas, each key")
@@ -53,7 +53,7 @@ async def test_requests_with_one_key_run_one_command(rig: Rig, tries: int) -> No
     tally.check()
 
 
-@tries(short=3, long=LONG_COUNT)
+@tries(short=3, long=LONG_COUNT, timeout=2400)
 async def test_requests_with_one_key_make_one_sandbox(rig: Rig, tries: int) -> None:
     requests = REQUESTS[tries == LONG_COUNT]
     tally = Tally(f"{requests} creates with one key on 3 replicas, each key")

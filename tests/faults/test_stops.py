@@ -52,11 +52,11 @@ async def test_a_rolling_restart_under_load_loses_nothing(rig: Rig, tries: int) 
     # As an operator has it: a lease of 1 s would run out on a replica that gets no processor for a second.
     await rig.start(replicas=3, env={"ONCEBOX_LEASE": "15"})
     sandbox_id = await rig.sandbox()
-    load = Load(rig, sandbox_id, callers=tries, most=tries * 10)
+    load = Load(rig, sandbox_id, callers=tries, most=tries * 5)
     for replica in rig.replicas:
         done = len(load.jobs)
         await roll(replica)
-        while len(load.jobs) < min(done + tries // 2, tries * 9):
+        while len(load.jobs) < min(done + tries // 2, tries * 4):
             await asyncio.sleep(0.01)
     jobs = await load.stop()
     await tally.audit(rig, rig.urls[0], jobs)
