@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -38,26 +38,57 @@ PATIENCE = 30.0
 END_LOOKS = (0.0, 0.02, 0.1, 0.3)
 """Seconds before each look at an exec whose stream has ended; after them the follower goes on."""
 STREAM_LOST = "an engine's stream was lost"
-QUEUE = 256
-"""Live events that wait for a slow reader; then the reading waits for it (the command does not)."""
+WAITING = 64 * 1024
+"""Characters of live text that wait for a slow reader; then the reading of the stream waits for it."""
+STALLED = 5.0
+"""Seconds for which it waits: execd says that a command runs for as long as its stream has text to give."""
 
 
 class Listener:
-    """Whoever reads an exec's live text."""
+    """Whoever reads an exec's live text. What waits for them is bounded, and so is how long it holds up the rest."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[CommandEvent] = asyncio.Queue(QUEUE)
-        self.gone = asyncio.Event()
+        self.gone = False
+        self.fed = False
+        """A stream of this process feeds it."""
+        self.ready = asyncio.Event()
+        self._room = asyncio.Event()
+        self._texts: list[tuple[Literal["stdout", "stderr"], list[str]]] = []
+        self._size = 0
 
     async def feed(self, event: CommandEvent) -> None:
-        """Hand on one event, unless the reader left."""
-        putting = asyncio.ensure_future(self.queue.put(event))
-        leaving = asyncio.ensure_future(self.gone.wait())
-        try:
-            await asyncio.wait({putting, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            putting.cancel()
-            leaving.cancel()
+        """Hand on one event. A reader who takes nothing for ``STALLED`` gets no more text, but the result."""
+        kind: Literal["stdout", "stderr"] = "stdout" if event.type == "stdout" else "stderr"
+        text = event.text if event.text == "\n" else event.text + "\n"
+        if not self._texts or self._texts[-1][0] != kind:
+            self._texts.append((kind, []))
+        self._texts[-1][1].append(text)
+        self._size += len(text)
+        self.ready.set()
+        if self._size >= WAITING:
+            self._room.clear()
+            try:
+                await asyncio.wait_for(self._room.wait(), STALLED)
+            except TimeoutError:
+                self.leave()
+
+    def take(self) -> list[ExecEvent]:
+        """All that waits."""
+        taken = [ExecEvent(kind, ExecText(text="".join(texts))) for kind, texts in self._texts]
+        self._texts, self._size = [], 0
+        self.ready.clear()
+        self._room.set()
+        return taken
+
+    def feeds(self, fed: bool) -> None:
+        """A stream begins to feed it, or is over."""
+        self.fed = fed
+        self.ready.set()
+
+    def leave(self) -> None:
+        """Nothing more is wanted."""
+        self.gone = True
+        self._room.set()
 
 
 class Execs:
@@ -94,40 +125,47 @@ class Execs:
                 yield event
             yield ExecEvent("result", await result)
         finally:
-            listener.gone.set()
+            listener.leave()
             if result is not None:
                 result.cancel()
 
     async def _live(self, listener: Listener, result: asyncio.Task[ExecResult]) -> AsyncIterator[ExecEvent]:
-        while not result.done() or not listener.queue.empty():
-            getting = asyncio.ensure_future(listener.queue.get())
+        over = False
+        while not over:
+            known = result.done()
+            waiting = asyncio.ensure_future(listener.ready.wait())
             try:
-                await asyncio.wait({getting, result}, return_when=asyncio.FIRST_COMPLETED)
-                if not getting.done() and listener.queue.empty():
-                    continue
-                event = await getting
+                if known:  # the stream may bring its last text a little later
+                    await asyncio.wait({waiting}, timeout=STALLED)
+                else:
+                    await asyncio.wait({waiting, result}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                getting.cancel()
-            text = event.text if event.text == "\n" else event.text + "\n"
-            yield ExecEvent("stdout" if event.type == "stdout" else "stderr", ExecText(text=text))
+                waiting.cancel()
+            events = listener.take()
+            over = result.done() and (not listener.fed or listener.gone or (known and not events))
+            for event in events:
+                yield event
 
     async def _order(self, tenant: str, request: Exec, key: str | None) -> Order:
         return await self._core.submitter.order(tenant, request, key, timeout=request.timeout or DEFAULT_TIMEOUT)
 
     async def send_alone(self, mine: Record, body: JobBody, spec: CommandSpec) -> Record | None:
         """Run an exec's command in the foreground; its result is recorded."""
-        return await self._send(mine, body, spec, None)
+        nobody = Listener()
+        nobody.leave()
+        return await self._send(mine, body, spec, nobody)
 
-    async def _send(self, mine: Record, body: JobBody, spec: CommandSpec, listener: Listener | None) -> Record | None:
+    async def _send(self, mine: Record, body: JobBody, spec: CommandSpec, listener: Listener) -> Record | None:
         record: Record | None = None
         clock = asyncio.get_running_loop().time
         began = heard = clock()
+        listener.feeds(True)
         try:
             async for event in self._core.engine.stream(body.sandbox_id, spec, silence=SILENCE):
                 heard = clock()
                 if event.type == "init":
                     record = await self._core.submitter.accepted(mine, body, event.text)
-                elif event.type in ("stdout", "stderr") and listener is not None and not listener.gone.is_set():
+                elif event.type in ("stdout", "stderr") and not listener.gone:
                     await listener.feed(event)
         except StartFailed as error:
             if record is None:
@@ -143,6 +181,8 @@ class Execs:
                 self._lost(error, clock() - began, clock() - heard)
             if record is None:
                 raise
+        finally:
+            listener.feeds(False)
         for delay in END_LOOKS:
             await asyncio.sleep(delay)
             record = await self._core.follower.look(mine.id) or record

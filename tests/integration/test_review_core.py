@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from service import errors
-from service.core import looking, records
+from service.core import execs, looking, records
 from service.core.app import Core
 from service.core.fence import Ready
 from service.core.states import ClaimState
-from service.messages import CreateSandbox, Exec, ExecJobOutput, JobOutput, JobState, SubmitJob
+from service.messages import CreateSandbox, Exec, ExecJobOutput, ExecResult, ExecText, JobOutput, JobState, SubmitJob
 from service.ports.store import Record
 from tests.integration.core_rig import Rig, eventually, follow, local_engine, rig, submit
 from tests.support.redis_server import RedisServer
@@ -354,3 +354,33 @@ async def test_a_look_for_readiness_does_not_bring_back_what_was_deleted(core: C
     raw = await core.store.get_sandbox(box)
     assert raw is not None
     assert records.sandbox_record(raw).deleted
+
+
+# -- live text
+
+
+async def test_a_reader_who_takes_nothing_does_not_hold_up_the_result(
+    core: Core, box: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execs, "STALLED", 0.5)
+    request = Exec(sandbox_id=box, command="seq 100000; exit 7", timeout=60)
+    events = []
+    async with asyncio.timeout(40):
+        async for event in core.execs.stream("default", request, None):
+            if event.kind == "stdout" and not events:
+                await asyncio.sleep(10)
+            events.append(event)
+    result = events[-1].data
+    assert isinstance(result, ExecResult)
+    assert (result.exit_code, result.truncated) == (7, True)
+    text = "".join(event.data.text for event in events if isinstance(event.data, ExecText))
+    assert "".join(f"{n}\n" for n in range(1, 100_001)).startswith(text)
+
+
+async def test_a_reader_who_keeps_up_gets_all_the_text_soon(core: Core, box: str) -> None:
+    request = Exec(sandbox_id=box, command="seq 50000; exit 7", timeout=60)
+    async with asyncio.timeout(30):
+        events = [event async for event in core.execs.stream("default", request, None)]
+    text = "".join(event.data.text for event in events if isinstance(event.data, ExecText))
+    assert text == "".join(f"{n}\n" for n in range(1, 50_001))
+    assert len(events) < 5000
