@@ -39,6 +39,8 @@ UNKNOWN_WAIT = 3.0
 """Seconds that a submission waits for its "unknown" to be found out."""
 LOOKED_AT = 1000
 """Records that one list request looks at."""
+STORE_PATIENCE, STORE_RETRY = 5.0, 0.25
+"""Seconds for which a long poll waits for a store that is away, and between two tries."""
 EVENT_CHUNK = 256 * 1024
 
 _TOKEN = re.compile(r"([0-9]{1,16}) (cmd_[A-Za-z0-9_-]+)")
@@ -128,7 +130,7 @@ class Jobs:
     ) -> JobOutput | ExecJobOutput:
         """The job and its output from ``cursor``; with ``wait``, as soon as there is something new."""
         place = cursors.parse(cursor)
-        record = await self._timed(await self.find(tenant, command_id), timeout)
+        record = await self._timed(await self._find_patiently(tenant, command_id, wait), timeout)
         record = await self._core.follower.refreshed(record)
         page = await self._page(record, place, limit, encoding)
         if wait > 0 and place is not None and not _news(page, place):
@@ -136,6 +138,18 @@ class Jobs:
         if full and page.command:  # a job that was found by its fence shows none: what is kept may be another request's
             page.command = await self._whole_command(command_id) or page.command
         return page
+
+    async def _find_patiently(self, tenant: str, command_id: str, wait: float) -> Record:
+        """``find``; who has time to wait anyway does not hear of a store that is restarted meanwhile."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(wait, STORE_PATIENCE)
+        while True:
+            try:
+                return await self.find(tenant, command_id)
+            except errors.StoreUnavailable:
+                if loop.time() >= deadline or self._core.stopping.is_set():
+                    raise
+                await asyncio.sleep(STORE_RETRY)
 
     async def _timed(self, record: Record, timeout: int | None) -> Record:
         """Where neither record nor fence knew the job's timeout, the caller's word counts."""

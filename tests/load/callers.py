@@ -13,7 +13,7 @@ from tests.load.recording import Journal
 
 OWNER = "load"
 """The workspace owner of all sandboxes: they share a directory of the host, in which the ledger lies."""
-CREATES_AT_ONCE = 24
+CREATES_AT_ONCE = 16
 SANDBOXES_A_CLIENT = 50
 SLACK = 240.0
 """Seconds on top of a job's own length after which whoever still waits for it hangs."""
