@@ -7,6 +7,8 @@ the two at the same moment.
 
 import asyncio
 import secrets
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ class Shelf:
         self.url = stack.replica_url(0)
         self.stack = stack
         self.ids: list[str] = []
+        self.used: dict[str, list[float]] = {}
+        """Microseconds of the replica's processor for each answer, by kind, a value a round."""
         self._sandbox = sandbox
         self._client = redis.Redis(port=stack.redis.port)
 
@@ -66,17 +70,28 @@ class Shelf:
         """Any of the recorded ones."""
         step = 7919  # a prime: all over the place
         requests = [get(f"/v1/exec-jobs/{self.ids[number * step % len(self.ids)]}") for number in range(256)]
-        return await closed_loop(self.url, lambda n: requests[n % 256], connections=CONNECTIONS, seconds=SECONDS)
+        return await self._timed("poll", lambda n: requests[n % 256], CONNECTIONS)
 
     async def list(self) -> Measured:
         """The newest page."""
         request = get("/v1/exec-jobs?page_size=50")
-        return await closed_loop(self.url, lambda _: request, connections=CONNECTIONS, seconds=SECONDS)
+        return await self._timed("list", lambda _: request, CONNECTIONS)
 
     async def submit(self) -> Measured:
         """New jobs."""
         request = post("/v1/exec-jobs", {"sandbox_id": self._sandbox.id, "command": "true", "timeout": 60})
-        return await closed_loop(self.url, lambda _: request, connections=4, seconds=SECONDS)
+        return await self._timed("submit", lambda _: request, 4)
+
+    async def _timed(self, kind: str, request: Callable[[int], bytes], connections: int) -> Measured:
+        before = self.stack.replicas[0].cpu_seconds()
+        measured = await closed_loop(self.url, request, connections=connections, seconds=SECONDS)
+        took = self.stack.replicas[0].cpu_seconds() - before
+        self.used.setdefault(kind, []).append(took / (measured.rate * SECONDS) * 1e6)
+        return measured
+
+    def cost(self, kind: str) -> float:
+        """The median of the rounds since this was asked last."""
+        return statistics.median(self.used.pop(kind))
 
     def memory(self) -> dict[str, float]:
         """MiB of the replica and of Redis."""
@@ -108,6 +123,7 @@ async def _row(small: Shelf, large: Shelf, size: int) -> dict[str, Any]:
         found = await alternating(sides, rounds=min(ROUNDS, 3))
         row[f"{name}_rate"] = round(found["large"].rate, 1)
         row[f"{name}_ratio"] = round(found["large"].rate / found["small"].rate, 3)
+        row[f"{name}_cpu_ratio"] = round(small.cost(name) / large.cost(name), 3)
     memory, base = large.memory(), small.memory()
     row["replica_mib"] = round(memory["replica_mib"], 1)
     row["replica_ratio"] = round(memory["replica_mib"] / base["replica_mib"], 3)
