@@ -90,8 +90,10 @@ class Looker:
             append=append,
             quiet=quiet,
         )
-        if now is not None and not now.state.active:
-            await self.ended(now, body, count=done)
+        if now is not None:
+            self._core.watches.tell(now)
+            if not now.state.active:
+                await self.ended(now, body, count=done)
         return now or record
 
     async def ended(self, record: Record, body: JobBody, *, count: bool = True) -> None:

@@ -322,8 +322,10 @@ class Submitter:
                 mine, state, body=records.encode(body), ttl=self._core.settings.retention if over else None
             )
         )
-        if record is not None and not record.state.active:
-            await self._core.looker.ended(record, body)
+        if record is not None:
+            self._core.watches.tell(record)
+            if not record.state.active:
+                await self._core.looker.ended(record, body)
         return record
 
     async def send_job(self, mine: Record, body: JobBody, spec: CommandSpec) -> Record | None:

@@ -34,7 +34,10 @@ class Watch:
 
     def put(self, record: Record | None) -> None:
         """A newer reading: wake everybody if it differs."""
-        old, self.record = self.record, record
+        old = self.record
+        if old and record and record.token == old.token and record.revision < old.revision:
+            return  # a reading that was under way while this replica itself wrote
+        self.record = record
         first, self._seen = not self._seen, True
         if first or (old is None) != (record is None) or (old and record and old.revision != record.revision):
             self.wake()
@@ -92,6 +95,12 @@ class Watches:
                     delay = await self.tend(record)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watch.poked.wait(), delay)
+
+    def tell(self, record: Record) -> None:
+        """This replica wrote ``record``: who waits for it here need not ask the store."""
+        watch = self._watches.get(record.id)
+        if watch is not None:
+            watch.put(record)
 
     def wake_all(self) -> None:
         """Wake every waiter: the replica is stopping."""
