@@ -155,7 +155,7 @@ def _growth(found: dict[str, Any]) -> Iterator[str]:
     )
     kinds = ("poll", "list", "submit")
     rows = [
-        (each["jobs"], *(each[f"{kind}_{what}"] for kind in kinds for what in ("rate", "ratio", "cpu_ratio")),
+        (each["jobs"], *(each.get(f"{kind}_{what}", "-") for kind in kinds for what in ("rate", "ratio", "cpu_ratio")),
          each["replica_mib"], each["redis_mib"])
         for each in found["rows"]
     ]  # fmt: skip
@@ -174,7 +174,8 @@ def _growth(found: dict[str, Any]) -> Iterator[str]:
     )
     yield from _table(("jobs", *heads), rows)
     worst = {
-        what: min(each[f"{kind}_{what}"] for each in found["rows"] for kind in kinds) for what in ("ratio", "cpu_ratio")
+        what: min(each.get(f"{kind}_{what}", 1.0) for each in found["rows"] for kind in kinds)
+        for what in ("ratio", "cpu_ratio")
     }
     most = max(each["replica_ratio"] for each in found["rows"])
     yield ""
