@@ -45,6 +45,8 @@ class Claims:
         self.lease = lease
         self.telemetry = telemetry
         self._flights: dict[str, tuple[Record, asyncio.Task[Record | None]]] = {}
+        self._drained = False
+        """The grace is over: nothing is taken any more, least of all what was just given back."""
 
     async def once(
         self, id: str, *, body: bytes, request: bytes, take: Take, work: Work, wait: float
@@ -74,10 +76,13 @@ class Claims:
         while True:
             if ours:
                 await pauses.reach(pauses.AFTER_CLAIM)
+                if self._drained:
+                    await self.store.release(record)
+                    raise StoreUnavailable("The replica is stopping.", retry_after=1)
                 self.own(record, work)
                 replayed = False
             else:
-                taken = await take(record, token)
+                taken = None if self._drained else await take(record, token)
                 if taken is not None:
                     ours, now = taken
                     if ours:
@@ -175,7 +180,8 @@ class Claims:
         flights = dict(self._flights)
         if flights:
             await asyncio.wait([task for _, task in flights.values()], timeout=grace)
-        for mine, task in flights.values():
+        self._drained = True
+        for mine, task in list(self._flights.values()):
             if not task.done():
                 task.cancel()
                 with contextlib.suppress(StoreUnavailable):
