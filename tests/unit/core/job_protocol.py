@@ -90,6 +90,8 @@ def working(w: World, s: State, owner: Owner) -> Iterator[OwnStep]:
         case "claimed":
             if mine and s.claim is not None and s.claim.state is C:
                 yield "finds the daemon dead", w.write("settle", s, REFUSED), None
+                if kind_of(s, owner.attempt) == "run":
+                    yield "finds the run of another request", w.write("settle", s, RUNNING), None
             can = w.fences and not s.full
             new = s
             if not s.mark and can:
