@@ -82,7 +82,9 @@ class Claims:
                 self.own(record, work)
                 replayed = False
             else:
-                taken = None if self._drained else await take(record, token)
+                if self._drained:
+                    return record, replayed
+                taken = await take(record, token)
                 if taken is not None:
                     ours, now = taken
                     if ours:
