@@ -54,9 +54,7 @@ def _redis_is_there() -> None:
 
 
 @pytest.fixture(scope="session")
-def _shared_redis_server(
-    _redis_is_there: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RedisServer]:
+def _shared_redis_server(_redis_is_there: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield server
 
@@ -92,9 +90,7 @@ def start_redis(_redis_is_there: None, tmp_path: Path) -> Iterator[RedisStarter]
 
 
 @pytest.fixture(scope="session")
-def _shared_redis_sentinel(
-    _redis_is_there: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RedisSentinel]:
+def _shared_redis_sentinel(_redis_is_there: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSentinel]:
     with RedisSentinel(tmp_path_factory.mktemp("sentinel")) as sentinel:
         yield sentinel
 
@@ -107,9 +103,7 @@ def redis_sentinel(_shared_redis_sentinel: RedisSentinel) -> RedisSentinel:
 
 
 @pytest.fixture(scope="session")
-def _shared_redis_cluster(
-    _redis_is_there: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RedisCluster]:
+def _shared_redis_cluster(_redis_is_there: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 

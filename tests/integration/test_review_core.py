@@ -12,6 +12,7 @@ import pytest
 
 from service import errors
 from service.core import execs, looking, records
+from service.core.answers import ExecEvent
 from service.core.app import Core
 from service.core.fence import Ready
 from service.core.states import ClaimState
@@ -364,7 +365,7 @@ async def test_a_reader_who_takes_nothing_does_not_hold_up_the_result(
 ) -> None:
     monkeypatch.setattr(execs, "STALLED", 0.5)
     request = Exec(sandbox_id=box, command="seq 100000; exit 7", timeout=60)
-    events = []
+    events: list[ExecEvent] = []
     async with asyncio.timeout(40):
         async for event in core.execs.stream("default", request, None):
             if event.kind == "stdout" and not events:

@@ -90,9 +90,7 @@ def _is_dead(process: psutil.Process) -> bool:
 
 def test_a_failed_test_shows_the_output_of_its_processes(pytester: pytest.Pytester) -> None:
     root = Path(__file__).parents[3]
-    pytester.makeconftest(
-        "from tests.conftest import *\nfrom tests.conftest import pytest_runtest_makereport"
-    )
+    pytester.makeconftest("from tests.conftest import *\nfrom tests.conftest import pytest_runtest_makereport")
     pytester.makepyfile(
         """
         def test_it(spawn):

@@ -99,9 +99,7 @@ async def callers(proxy: TcpProxy) -> AsyncIterator[Callers]:
         writer.transport.abort()
 
 
-async def test_without_faults_everything_goes_through(
-    proxy: TcpProxy, callers: Callers, upstream: Upstream
-) -> None:
+async def test_without_faults_everything_goes_through(proxy: TcpProxy, callers: Callers, upstream: Upstream) -> None:
     caller = await callers.connect()
 
     caller.send(b"hello\n")
@@ -323,9 +321,7 @@ async def test_bytes_can_be_delayed_in_each_direction(proxy: TcpProxy, callers: 
     assert time.monotonic() - start > 0.1
 
 
-async def test_all_connections_can_be_cut_at_once(
-    proxy: TcpProxy, callers: Callers, upstream: Upstream
-) -> None:
+async def test_all_connections_can_be_cut_at_once(proxy: TcpProxy, callers: Callers, upstream: Upstream) -> None:
     both = [await callers.connect() for _ in range(2)]
     for caller in both:
         caller.send(b"a\n")
@@ -340,9 +336,7 @@ async def test_all_connections_can_be_cut_at_once(
     assert proxy.live == []
 
 
-async def test_a_request_can_reach_the_upstream_twice(
-    proxy: TcpProxy, callers: Callers, upstream: Upstream
-) -> None:
+async def test_a_request_can_reach_the_upstream_twice(proxy: TcpProxy, callers: Callers, upstream: Upstream) -> None:
     duplicate = proxy.plan.duplicate = Duplicate(match=b"POST")
     caller = await callers.connect()
     first = b"GET / HTTP/1.1\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"
