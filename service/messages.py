@@ -98,6 +98,8 @@ class Reason(Enum):
     """failed: the engine refused the command."""
     START_FAILED = "start_failed"
     """failed: the engine took the command and could not start it."""
+    QUOTA_EXCEEDED = "quota_exceeded"
+    """failed: the tenant, or the engine, had no room for it."""
     SANDBOX_NOT_RUNNING = "sandbox_not_running"
     """failed: the sandbox was not running."""
     REPLICA_LOST = "replica_lost"

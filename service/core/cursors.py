@@ -7,12 +7,12 @@ soon as either differs. To callers it is opaque; one that is not of our making i
 from __future__ import annotations
 
 import base64
-import binascii
 import codecs
 import re
 
 import msgspec
 
+from service.core import opaque
 from service.errors import InvalidRequest
 from service.messages import Encoding, JobState
 
@@ -29,8 +29,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
     def encode(self) -> str:
         """The text that callers get."""
-        plain = f"1.{self.offset}.{self.seen}"
-        return base64.urlsafe_b64encode(plain.encode()).rstrip(b"=").decode()
+        return opaque.pack(f"1.{self.offset}.{self.seen}")
 
     def saw(self, state: JobState) -> bool:
         """The holder knows this state."""
@@ -41,16 +40,12 @@ def parse(text: str | None, *, field: str = "cursor") -> Cursor | None:
     """The cursor behind ``text``; None for None. Raises ``InvalidRequest`` for what is no cursor of ours."""
     if text is None:
         return None
-    try:
-        plain = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)).decode("ascii")
-        match = _FORM.fullmatch(plain)
-        if match is not None:
-            cursor = Cursor(int(match[1]), match[2])
-            known = cursor.seen == END or cursor.seen in {state.value for state in JobState}
-            if known and cursor.encode() == text:
-                return cursor
-    except (ValueError, binascii.Error):
-        pass
+    match = opaque.unpack(text, _FORM)
+    if match is not None:
+        cursor = Cursor(int(match[1]), match[2])
+        known = cursor.seen == END or cursor.seen in {state.value for state in JobState}
+        if known and cursor.encode() == text:
+            return cursor
     raise InvalidRequest.of(field, "is no cursor that this service made")
 
 

@@ -39,6 +39,7 @@ FIRST, SLOWEST, GROWTH = 2.0, 15.0, 1.4
 """Seconds between looks at a job that nobody watches, and how fast they grow without news."""
 TROUBLED = 60.0
 """Seconds that they grow to while its sandbox does not answer."""
+NEGLECTED = 3 * TROUBLED
 CONFIRM_AFTER = 0.3
 THOROUGH_TRIES = 3
 """Looks before a delete at a job that others look at as well."""
@@ -138,8 +139,14 @@ class Follower:
                 parsed = identity.parse_command_id(id)
                 await self._store.end_look(id, sandbox_id=parsed[0] if parsed else "")
                 return record
+            neglected = self._neglected(record)
             record = await self._core.looker.look(record)
-            if record.state.active:
+            if record.state.active and neglected:
+                body = records.job_body(record)
+                await self._store.index_job(
+                    id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._delay(record)
+                )
+            elif record.state.active:
                 await self._store.next_look(id, after=self._delay(record))
         except StoreUnavailable:
             return None
@@ -147,6 +154,13 @@ class Follower:
             log.warning("look at %s: %s", id, error.code)
             return None
         return record
+
+    @staticmethod
+    def _neglected(record: Record) -> bool:
+        """Nobody looked for so long that the job can't be listed as active any more: Redis lost that list alone."""
+        body = records.job_body(record)
+        last = max(body.looked_at, body.dispatched_at or 0.0, body.submitted_at)
+        return record.now / 1000 - last > NEGLECTED
 
     def _delay(self, record: Record) -> float:
         """Seconds until the follower looks again."""

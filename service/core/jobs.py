@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import re
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from service import errors
-from service.core import cursors, identity, records
+from service.core import cursors, identity, opaque, records
 from service.core.answers import Answer, Event, RawOutput
 from service.core.cursors import END, Cursor
 from service.core.reading import Chunk
@@ -350,17 +348,13 @@ def _wanted(record: Record, tenant: str, states: set[JobState], metadata: Mappin
 
 
 def _token(row: JobRow) -> str:
-    return base64.urlsafe_b64encode(f"{row.at} {row.command_id}".encode()).rstrip(b"=").decode()
+    return opaque.pack(f"{row.at} {row.command_id}")
 
 
 def _parse_token(text: str | None) -> JobRow | None:
     if text is None:
         return None
-    try:
-        plain = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)).decode("ascii")
-        match = _TOKEN.fullmatch(plain)
-        if match is not None:
-            return JobRow(int(match[1]), match[2])
-    except (ValueError, binascii.Error):
-        pass
+    match = opaque.unpack(text, _TOKEN)
+    if match is not None:
+        return JobRow(int(match[1]), match[2])
     raise errors.InvalidRequest.of("page_token", "is no token that this service made")

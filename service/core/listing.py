@@ -6,8 +6,6 @@ the last item's place in that order, so that a page neither repeats nor skips wh
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from service import errors
-from service.core import records
+from service.core import opaque, records
 from service.core.problems import refusal
 from service.core.records import matches
 from service.messages import Sandbox, SandboxPage, SandboxState
@@ -95,18 +93,13 @@ def _order(info: SandboxInfo) -> tuple[int, str]:
 
 
 def _token(place: Place) -> str:
-    plain = f"{place.created} {place.page} {place.id}"
-    return base64.urlsafe_b64encode(plain.encode()).rstrip(b"=").decode()
+    return opaque.pack(f"{place.created} {place.page} {place.id}")
 
 
 def _parse(text: str | None) -> Place | None:
     if text is None:
         return None
-    try:
-        plain = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)).decode("ascii")
-        match = _TOKEN.fullmatch(plain)
-        if match is not None:
-            return Place(int(match[1]), int(match[2]), match[3])
-    except (ValueError, binascii.Error):
-        pass
+    match = opaque.unpack(text, _TOKEN)
+    if match is not None:
+        return Place(int(match[1]), int(match[2]), match[3])
     raise errors.InvalidRequest.of("page_token", "is no token that this service made")

@@ -104,7 +104,6 @@ class SandboxClaim(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """Attempts that were looked for and given up, and never handed out."""
     sandbox_id: str | None = None
     failure: Failure | None = None
-    swept: bool = False
 
 
 class SandboxRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -286,7 +286,9 @@ class Submitter:
                 reason = Reason.START_FAILED
             case errors.SandboxNotFound() | errors.SandboxNotRunning():
                 reason = Reason.SANDBOX_NOT_RUNNING
-            case errors.EngineUnavailable() | errors.QuotaExceeded():
+            case errors.QuotaExceeded():
+                reason = Reason.QUOTA_EXCEEDED
+            case errors.EngineUnavailable():
                 reason = Reason.ENGINE_UNAVAILABLE
             case _:
                 reason = Reason.ENGINE_REJECTED

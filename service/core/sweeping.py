@@ -53,10 +53,18 @@ class Sweeper:
             more, page = listing.has_next, page + 1
             for info in listing.items:
                 if await self.given_up(info):
-                    log.warning("deleting sandbox %s, a late duplicate that was never handed out", info.id)
-                    await self._core.engine.delete_sandbox(info.id)
-                    tenant = info.metadata.get(f"{records.RESERVED}tenant")
-                    audit.record("sandbox.sweep", "done", tenant=tenant, sandbox_id=info.id)
+                    await self._delete(info)
+
+    async def _delete(self, info: SandboxInfo) -> None:
+        log.warning("deleting sandbox %s, a late duplicate that was never handed out", info.id)
+        tenant = info.metadata.get(f"{records.RESERVED}tenant")
+        try:
+            await self._core.engine.delete_sandbox(info.id)
+        except EngineError as error:
+            log.warning("sandbox %s was not deleted: %s", info.id, error.code or type(error).__name__)
+            audit.record("sandbox.sweep", "failed", tenant=tenant, sandbox_id=info.id)
+            return
+        audit.record("sandbox.sweep", "done", tenant=tenant, sandbox_id=info.id)
 
     async def clean_fences(self) -> None:
         """Remove fences and output files of jobs whose record has ended by itself, sandbox by sandbox."""
