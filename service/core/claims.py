@@ -11,6 +11,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from service.core import identity, pauses
@@ -32,6 +33,15 @@ Take = Callable[[Record, str], Awaitable[tuple[bool, Record | None] | None]]
 """Take over what may be taken over, with a token: (ours, the record now). None: it stands, as it is."""
 
 
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """Work in flight: ``answered`` has the record once it settles the claim; cancelled where the work ended without."""
+
+    mine: Record
+    task: asyncio.Task[Record | None]
+    answered: asyncio.Future[Record]
+
+
 class Claims:
     """The claims that this replica owns or waits for."""
 
@@ -44,7 +54,7 @@ class Claims:
         self.owner = owner
         self.lease = lease
         self.telemetry = telemetry
-        self._flights: dict[str, tuple[Record, asyncio.Task[Record | None]]] = {}
+        self._flights: dict[str, Flight] = {}
         self._drained = False
         """The grace is over: nothing is taken any more, least of all what was just given back."""
 
@@ -79,8 +89,11 @@ class Claims:
                 if self._drained:
                     await self.store.release(record)
                     raise StoreUnavailable("The replica is stopping.", retry_after=1)
-                self.own(record, work)
+                answer = await self._answer(self.own(record, work), deadline - loop.time())
                 replayed = False
+                if answer is not None and not answer.state.pending:
+                    self.telemetry.claim(kind, outcome)
+                    return answer, replayed
             else:
                 if self._drained:
                     return record, replayed
@@ -111,17 +124,35 @@ class Claims:
             raise StoreUnavailable("The claim vanished from the store.")
         return record
 
-    def own(self, mine: Record, work: Work) -> asyncio.Task[Record | None]:
+    def own(self, mine: Record, work: Work) -> Flight:
         """Do ``work`` under the lease of ``mine``, in a task of the application."""
         task = self.tasks.start(self._leased(mine, work), f"claim {mine.id}")
-        self._flights[mine.id] = (mine, task)
-        task.add_done_callback(lambda ended: self._landed(mine.id, ended))
-        return task
+        flight = Flight(mine, task, asyncio.get_running_loop().create_future())
+        self._flights[mine.id] = flight
+        task.add_done_callback(lambda _: self._landed(flight))
+        return flight
 
-    def _landed(self, id: str, task: asyncio.Task[Record | None]) -> None:
-        flight = self._flights.get(id)
-        if flight is not None and flight[1] is task:
-            del self._flights[id]
+    def _landed(self, flight: Flight) -> None:
+        if self._flights.get(flight.mine.id) is flight:
+            del self._flights[flight.mine.id]
+        if not flight.answered.done():
+            flight.answered.cancel()
+
+    @staticmethod
+    async def _answer(flight: Flight, timeout: float) -> Record | None:
+        """What our own work came to, if it settles its claim within ``timeout`` seconds."""
+        await asyncio.wait({flight.answered}, timeout=max(0.0, timeout))
+        if flight.answered.done() and not flight.answered.cancelled():
+            return flight.answered.result()
+        return None
+
+    def tell(self, record: Record) -> None:
+        """This replica wrote ``record``: who waits for it here need not ask the store."""
+        flight = self._flights.get(record.id)
+        ours = flight is not None and flight.mine.token == record.token
+        if flight is not None and ours and not record.state.pending and not flight.answered.done():
+            flight.answered.set_result(record)
+        self.watches.tell(record)
 
     async def _leased(self, mine: Record, work: Work) -> Record | None:
         renewal = self.tasks.start(self._renew(mine), f"lease {mine.id}")
@@ -181,13 +212,13 @@ class Claims:
         """Finish what is owned, for ``grace`` seconds at most; give back what was not dispatched by then."""
         flights = dict(self._flights)
         if flights:
-            await asyncio.wait([task for _, task in flights.values()], timeout=grace)
+            await asyncio.wait([flight.task for flight in flights.values()], timeout=grace)
         self._drained = True
-        for mine, task in list(self._flights.values()):
-            if not task.done():
-                task.cancel()
+        for flight in list(self._flights.values()):
+            if not flight.task.done():
+                flight.task.cancel()
                 with contextlib.suppress(StoreUnavailable):
-                    await self.store.release(mine)
+                    await self.store.release(flight.mine)
 
 
 def _answered_or_abandoned(record: Record) -> bool:

@@ -270,5 +270,5 @@ class Creator:
     async def _write(self, mine: Record, state: ClaimState, body: bytes, ttl: float | None) -> Record | None:
         _, record = await self._core.claims.persist(lambda: self._store.settle(mine, state, body=body, ttl=ttl))
         if record is not None:
-            self._core.watches.tell(record)
+            self._core.claims.tell(record)
         return record

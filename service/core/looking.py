@@ -91,7 +91,7 @@ class Looker:
             quiet=quiet,
         )
         if now is not None:
-            self._core.watches.tell(now)
+            self._core.claims.tell(now)
             if not now.state.active:
                 await self.ended(now, body, count=done)
         return now or record

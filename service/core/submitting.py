@@ -325,7 +325,7 @@ class Submitter:
             )
         )
         if record is not None:
-            self._core.watches.tell(record)
+            self._core.claims.tell(record)
             if not record.state.active:
                 await self._core.looker.ended(record, body)
         return record
