@@ -18,11 +18,12 @@ KNOWN = 0.6
 
 @schemathesis.hook
 def map_path_parameters(context: schemathesis.HookContext, path_parameters: Any) -> Any:
-    """Ids that exist, but where the sandbox would be gone for all other cases."""
+    """Ids that exist, but where the sandbox would be gone, or (but for the last one) paused, for all other cases."""
     if isinstance(path_parameters, dict) and random.random() < KNOWN:
         deletes = context.operation is not None and context.operation.method.lower() == "delete"
         if "sandbox_id" in path_parameters and not deletes:
-            path_parameters["sandbox_id"] = random.choice(SANDBOXES)
+            pauses = context.operation is not None and context.operation.path.endswith(("/pause", "/resume"))
+            path_parameters["sandbox_id"] = SANDBOXES[-1] if pauses else random.choice(SANDBOXES)
         if "command_id" in path_parameters:
             path_parameters["command_id"] = random.choice(JOBS)
     return path_parameters
