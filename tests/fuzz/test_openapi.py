@@ -35,13 +35,13 @@ def engine_url(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.timeout(SECONDS * 2 + 120)
+@pytest.mark.timeout(SECONDS * 4 + 240)
 def test_on_the_embedded_default(spawn: Spawner) -> None:
     fuzz(spawn, Replica(spawn))
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(SECONDS * 2 + 120)
+@pytest.mark.timeout(SECONDS * 4 + 240)
 def test_on_redis(spawn: Spawner, redis_server: RedisServer, engine_url: str) -> None:
     env = {
         "ONCEBOX_REDIS_URL": redis_server.url, "ONCEBOX_ENGINE_URL": engine_url, "ONCEBOX_ENGINE_API_KEY": KEY,
@@ -65,8 +65,11 @@ def fuzz(spawn: Spawner, replica: Replica) -> None:
         "SCHEMATHESIS_HOOKS": "tests.fuzz.hooks", "PYTHONPATH": str(Path(__file__).parents[2]), "NO_PROXY": "*",
         "ONCEBOX_TEST_FUZZ_SANDBOXES": " ".join(sandboxes), "ONCEBOX_TEST_FUZZ_JOBS": " ".join(jobs),
     }  # fmt: skip
-    process = spawn(command, name="schemathesis", env=env)
-    code = process.wait(timeout=SECONDS * 2 + 60)
+    for number in (1, 2):
+        process = spawn(command, name=f"schemathesis-{number}", env=env)
+        code = process.wait(timeout=SECONDS * 2 + 60)
+        if code == 0 or "= FAILURES =" in process.stdout:
+            break  # else only its client gave up on an answer: an exec in a sandbox that another case has just paused
     assert '"level":"error"' not in replica.process.stderr, errors(replica)
     assert code == 0, process.stdout[-20_000:]
     tried = re.search(r"^ +([0-9]+) generated", process.stdout, re.MULTILINE)
