@@ -1,4 +1,4 @@
-"""The engine that tests with tenants share, and two replicas on it."""
+"""Engines, replicas and sandboxes that the tests here share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.core_rig import local_engine
+from service.core.app import Core
+from tests.integration.core_rig import Rig, local_engine, rig
 from tests.integration.tenants_rig import Replica, TenantsRig, tenants_file, tenants_rig
 from tests.support.redis_server import RedisServer
 
@@ -38,3 +39,37 @@ async def one(tenants: TenantsRig, tmp_path: Path) -> Replica:
 async def two(tenants: TenantsRig, tmp_path: Path) -> Replica:
     """Another replica of Alice's and Bob's."""
     return await tenants.replica(tenants_file(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URL of a local engine and its root."""
+    root = str(tmp_path_factory.mktemp("engine"))
+    with local_engine(root) as url:
+        yield url, root
+
+
+@pytest.fixture
+async def here(engine: tuple[str, str], redis_server: RedisServer) -> AsyncIterator[Rig]:
+    """No replicas yet, and an empty Redis."""
+    url, root = engine
+    async with rig(url, redis_server.url, root) as built:
+        yield built
+
+
+@pytest.fixture
+async def core(here: Rig) -> Core:
+    """A replica."""
+    return await here.replica()
+
+
+@pytest.fixture
+async def other(here: Rig) -> Core:
+    """Another replica."""
+    return await here.replica()
+
+
+@pytest.fixture
+async def box(here: Rig, core: Core) -> str:
+    """A sandbox that is ready."""
+    return await here.sandbox(core)

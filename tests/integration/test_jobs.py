@@ -5,46 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from service import errors
 from service.core.app import Core
 from service.messages import CreateSandbox, Encoding, Exec, ExecJobOutput, JobState, Reason, SubmitJob
-from tests.integration.core_rig import Rig, eventually, execute, follow, local_engine, rig, submit
+from tests.integration.core_rig import Rig, eventually, execute, follow, submit
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    root = str(tmp_path_factory.mktemp("engine"))
-    with local_engine(root) as url:
-        yield url, root
-
-
-@pytest.fixture
-async def here(engine: tuple[str, str], redis_server: RedisServer) -> AsyncIterator[Rig]:
-    url, root = engine
-    async with rig(url, redis_server.url, root) as built:
-        yield built
-
-
-@pytest.fixture
-async def core(here: Rig) -> Core:
-    return await here.replica()
-
-
-@pytest.fixture
-async def other(here: Rig) -> Core:
-    return await here.replica()
-
-
-@pytest.fixture
-async def box(here: Rig, core: Core) -> str:
-    return await here.sandbox(core)
 
 
 # -- once

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -18,39 +17,10 @@ from service.core.fence import Ready
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Exec, ExecJobOutput, ExecResult, ExecText, JobOutput, JobState, SubmitJob
 from service.ports.store import Record
-from tests.integration.core_rig import Rig, eventually, follow, local_engine, rig, submit
+from tests.integration.core_rig import Rig, eventually, follow, submit
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    root = str(tmp_path_factory.mktemp("engine"))
-    with local_engine(root) as url:
-        yield url, root
-
-
-@pytest.fixture
-async def here(engine: tuple[str, str], redis_server: RedisServer) -> AsyncIterator[Rig]:
-    url, root = engine
-    async with rig(url, redis_server.url, root) as built:
-        yield built
-
-
-@pytest.fixture
-async def core(here: Rig) -> Core:
-    return await here.replica()
-
-
-@pytest.fixture
-async def other(here: Rig) -> Core:
-    return await here.replica()
-
-
-@pytest.fixture
-async def box(here: Rig, core: Core) -> str:
-    return await here.sandbox(core)
 
 
 # -- replays
