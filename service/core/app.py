@@ -14,6 +14,7 @@ from service.core.fences import Fences
 from service.core.following import Follower
 from service.core.jobs import Jobs
 from service.core.looking import Looker
+from service.core.pacing import Pace
 from service.core.policy import OneTenant, Policy
 from service.core.quotas import Quotas
 from service.core.rates import Rates
@@ -72,6 +73,7 @@ class Core:
         )
         self.creator = Creator(self)
         self.sandboxes = Sandboxes(self)
+        self.pace = Pace(store, settings.engine_interval)
         self.looker = Looker(self)
         self.reconciler = Reconciler(self)
         self.follower = Follower(self)

@@ -146,13 +146,13 @@ class Claims:
             return flight.answered.result()
         return None
 
-    def tell(self, record: Record) -> None:
-        """This replica wrote ``record``: who waits for it here need not ask the store."""
+    def tell(self, record: Record, *, quiet: bool = False) -> None:
+        """This replica wrote ``record``: who waits for it here need not ask the store, nor hear of it if ``quiet``."""
         flight = self._flights.get(record.id)
         ours = flight is not None and flight.mine.token == record.token
         if flight is not None and ours and not record.state.pending and not flight.answered.done():
             flight.answered.set_result(record)
-        self.watches.tell(record)
+        self.watches.tell(record, quiet=quiet)
 
     async def _leased(self, mine: Record, work: Work) -> Record | None:
         renewal = self.tasks.start(self._renew(mine), f"lease {mine.id}")

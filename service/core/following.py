@@ -1,8 +1,8 @@
 """Every job reaches its recorded final state although nobody polls; and news is asked for at a bounded pace.
 
 Active jobs stand in the store by their next look. Replicas take due ones, each under a short lease; one that dies
-is replaced within it. A job that somebody watches is looked at every ``max(0.5 s, interval x active / 500)``, at
-most every ``interval``, over all replicas together; one that nobody watches every 2 s growing to 15 s.
+is replaced within it. A job that somebody watches is looked at at the pace of ``service.core.pacing``, over all
+replicas together; one that nobody watches every 2 s growing to 15 s.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from service import context
 from service.core import identity, records
+from service.core.records import JobBody
 from service.core.states import ClaimState
 from service.core.watching import POLL
 from service.errors import OnceboxError, StoreUnavailable
@@ -33,14 +34,14 @@ AT_ONCE = 256
 """Looks under way at once on one replica: one at a sandbox that does not answer (paused, say) takes its time."""
 LOOK_LEASE = 20.0
 """Seconds after which a look that was taken and not finished is due again."""
-QUICKEST = 0.5
-JOBS_AT_INTERVAL = 500
 FIRST, SLOWEST, GROWTH = 2.0, 15.0, 1.4
 """Seconds between looks at a job that nobody watches, and how fast they grow without news."""
 TROUBLED = 60.0
 """Seconds that they grow to while its sandbox does not answer."""
 NEGLECTED = 3 * TROUBLED
 CONFIRM_AFTER = 0.3
+STALE = 0.2
+"""Seconds after which a record is read again before a look; one that changed meanwhile costs no more than that look."""
 THOROUGH_TRIES = 3
 """Looks before a delete at a job that others look at as well."""
 RECORD_BEFORE_DELETE = 15.0
@@ -53,16 +54,16 @@ class Follower:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._store = core.store
+        self._pace = core.pace
         self._looking: dict[str, asyncio.Task[Record | None]] = {}
-        self._active = 0
 
     async def run(self) -> None:
         """Take due looks, for ever."""
         while True:
             room = AT_ONCE - len(self._looking)
             try:
-                self._active = await self._store.active_count()
-                self._core.telemetry.active(self._active)
+                self._pace.active = await self._store.active_count()
+                self._core.telemetry.active(self._pace.active)
                 due = await self._store.due(limit=min(BATCH, room), lease=LOOK_LEASE) if room > 0 else []
                 for id in due:
                     self._core.tasks.start(self._due(id), f"due {id}")
@@ -73,21 +74,17 @@ class Follower:
 
     async def _due(self, id: str) -> None:
         """A look that is due, unless a watcher's look came before it."""
+        wait = record = None
         with contextlib.suppress(StoreUnavailable):
             record = await self._store.get(id)
             if record is not None and record.state.active and record.state.settled:
                 since = record.now / 1000 - records.job_body(record).looked_at
-                self._core.telemetry.look(max(0.0, since - self._delay(record)))
+                self._core.telemetry.look(max(0.0, since - self.delay(record, record.state, records.job_body(record))))
                 left = self._until_due(record)
-                if left > 0 or not await self._mine(id):
-                    await self._store.next_look(id, after=max(left, self.pace()))
+                if left > 0 or (wait := await self._pace.turn(id)) is None:
+                    await self._store.next_look(id, after=max(left, self._pace.seconds()))
                     return
-        self._start(id)
-
-    def pace(self) -> float:
-        """Seconds between two looks at a watched job."""
-        interval = self._core.settings.engine_interval
-        return min(interval, max(QUICKEST, interval * self._active / JOBS_AT_INTERVAL))
+        self._start(id, wait, record)
 
     async def tend(self, record: Record) -> float:
         """Called for each reading of a watched job: start a look if one is due; seconds to the next reading."""
@@ -96,63 +93,72 @@ class Follower:
         if record.state.pending and not record.lease_expired:
             return POLL
         left = self._until_due(record)
-        if left <= 0 and await self._mine(record.id):
-            self._start(record.id)
-        return max(0.05, left) if left > 0 else self.pace() / 2
+        if left <= 0 and (wait := await self._pace.turn(record.id)) is not None:
+            self._start(record.id, wait, record)
+            return wait + self._pace.seconds()
+        return max(0.05, left) if left > 0 else self._pace.seconds() / 2
 
     async def refreshed(self, record: Record, *, timeout: float = 2.0) -> Record:
         """The record after a look, if one is due and nobody else is at it; else as it is."""
         if not record.state.active or (record.state.pending and not record.lease_expired):
             return record
-        if self._until_due(record) > 0 or record.id in self._looking or not await self._mine(record.id):
+        if self._until_due(record) > 0 or record.id in self._looking:
             return record
-        task = self._start(record.id)
+        if (wait := await self._pace.turn(record.id)) is None:
+            return record
+        task = self._start(record.id, wait, record)
         await asyncio.wait({task}, timeout=timeout)
         if task.done() and not task.cancelled() and task.exception() is None:
             return task.result() or record
         return record
 
     def _until_due(self, record: Record) -> float:
-        return records.job_body(record).looked_at + self.pace() - record.now / 1000
-
-    async def _mine(self, id: str) -> bool:
-        """Nobody, on any replica, looked within the pace: it is ours to look."""
-        return await self._store.lease(f"look:{id}", self.pace() * 0.9)
+        return records.job_body(record).looked_at + self._pace.seconds() - record.now / 1000
 
     async def look(self, id: str) -> Record | None:
         """One look, shared by all who ask for it at the same time."""
-        return await asyncio.shield(self._start(id))
+        return await asyncio.shield(self._start(id, None, None))
 
-    def _start(self, id: str) -> asyncio.Task[Record | None]:
+    def _start(self, id: str, wait: float | None, record: Record | None) -> asyncio.Task[Record | None]:
+        """A look in ``wait`` seconds; None: at once, without a place in the queue. ``record`` has just been read."""
         task = self._looking.get(id)
         if task is None:
-            task = self._core.tasks.start(self._look(id), f"look {id}")
+            task = self._core.tasks.start(self._look(id, wait, record), f"look {id}")
             self._looking[id] = task
             task.add_done_callback(lambda _: self._looking.pop(id, None))
         return task
 
-    async def _look(self, id: str) -> Record | None:
+    async def _look(self, id: str, wait: float | None, record: Record | None) -> Record | None:
         context.command_id.set(id)
+        if wait is None:
+            self._pace.besides()
+        else:
+            await asyncio.sleep(wait)
         try:
-            record = await self._store.get(id)
+            if record is None or (wait or 0.0) > STALE:
+                record = await self._store.get(id)
             if record is None or not record.state.active:
                 parsed = identity.parse_command_id(id)
                 await self._store.end_look(id, sandbox_id=parsed[0] if parsed else "")
                 return record
-            neglected = self._neglected(record)
-            record = await self._core.looker.look(record)
-            if record.state.active and neglected:
-                body = records.job_body(record)
-                await self._store.index_job(
-                    id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._delay(record)
-                )
-            elif record.state.active:
-                await self._store.next_look(id, after=self._delay(record))
+            return await self._looked(record)
         except StoreUnavailable:
             return None
         except OnceboxError as error:
             log.warning("look at %s: %s", id, error.code)
             return None
+
+    async def _looked(self, seen: Record) -> Record:
+        neglected = self._neglected(seen)
+        record = await self._core.looker.look(seen)
+        if not record.state.active:
+            return record
+        body = records.job_body(record)
+        after = self.delay(record, record.state, body)
+        if neglected:
+            await self._store.index_job(record.id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=after)
+        elif record.revision == seen.revision or body.looked_at != seen.now / 1000:
+            await self._store.next_look(record.id, after=after)  # else the look's own write has set it
         return record
 
     @staticmethod
@@ -162,13 +168,12 @@ class Follower:
         last = max(body.looked_at, body.dispatched_at or 0.0, body.submitted_at)
         return record.now / 1000 - last > NEGLECTED
 
-    def _delay(self, record: Record) -> float:
-        """Seconds until the follower looks again."""
-        if record.state.pending:
+    def delay(self, record: Record, state: ClaimState, body: JobBody) -> float:
+        """Seconds until the follower looks again, where ``state`` and ``body`` are the record's."""
+        if state.pending:
             return max(0.1, (record.lease_until - record.now) / 1000 + 0.1)
-        body = records.job_body(record)
         looks, slowest = body.looks, SLOWEST if body.troubled_since is None else TROUBLED
-        match record.state:
+        match state:
             case ClaimState.ACCEPTED:
                 return CONFIRM_AFTER * GROWTH**looks if looks < 10 else SLOWEST
             case ClaimState.ENDED:

@@ -89,9 +89,10 @@ class Looker:
             ttl=self._settings.retention if over else None,
             append=append,
             quiet=quiet,
+            look_in=None if over else self._core.follower.delay(record, state, body),
         )
         if now is not None:
-            self._core.claims.tell(now)
+            self._core.claims.tell(now, quiet=quiet and done)
             if not now.state.active:
                 await self.ended(now, body, count=done)
         return now or record
@@ -184,6 +185,7 @@ class Looker:
             return None, body
         noted: Fence | None = None
         if body.fenced and endings.may_have_timed_out(status, body.timeout):
+            self._core.pace.besides()
             noted = await self._fences.read(body.sandbox_id, self.token(record))
         body = msgspec.structs.replace(body, finished_at=status.finished_at)
         ending = endings.by_status(
@@ -223,6 +225,7 @@ class Looker:
         if body.kind == "exec":
             return await self._drain_exec(record, ended)
         reading = await output.read_news(self._engine, ended, keep=self._settings.record_output, over=True)
+        self._core.pace.besides(reading.reads - 1)
         ended = _with(ended, reading)
         if reading.drained or reading.lost or self._drained_long_enough(record, ended):
             ended = msgspec.structs.replace(ended, output_complete=reading.drained)
@@ -241,6 +244,7 @@ class Looker:
 
     async def _keep_streams(self, record: Record, body: JobBody) -> JobBody:
         """Record what an exec has printed by now. Raises ``EngineError``."""
+        self._core.pace.besides()
         read = await output.read_streams(self._engine, body, keep=self._settings.record_output)
         await self._store.put_streams(record.id, read.streams, ttl=self._settings.retention)
         return msgspec.structs.replace(

@@ -20,6 +20,7 @@ class Reading(msgspec.Struct, frozen=True):
 
     end: int
     size: int
+    reads: int
     append: Appended | None = None
     ok: bool = True
     drained: bool = False
@@ -53,31 +54,40 @@ async def read_news(engine: Engine, body: JobBody, *, keep: int, over: bool) -> 
     """
     end, size = body.end, body.size
     first, pieces = end, bytearray()
-    for _ in range(DRAIN_READS if over else 1):
+    reads = 0
+    for reads in range(1, (DRAIN_READS if over else 1) + 1):
         if size - end > keep:
             end = size - keep
             first, pieces = end, bytearray()
         try:
             got = await read_range(engine, body, end, CHUNK)
         except FileMissing:
-            return _reading(end, size, first, pieces, ok=False, lost=True)
+            return _reading(end, size, reads, first, pieces, ok=False, lost=True)
         except EngineError:
-            return _reading(end, size, first, pieces, ok=False)
+            return _reading(end, size, reads, first, pieces, ok=False)
         if got.size < end:
-            return _reading(end, size, first, pieces, ok=False, lost=over)
+            return _reading(end, size, reads, first, pieces, ok=False, lost=over)
         size = got.size
         if not got.data:
-            return _reading(end, size, first, pieces, drained=True)
+            return _reading(end, size, reads, first, pieces, drained=True)
         pieces += got.data
         end += len(got.data)
-    return _reading(end, size, first, pieces)
+    return _reading(end, size, reads, first, pieces)
 
 
 def _reading(
-    end: int, size: int, first: int, pieces: bytearray, *, ok: bool = True, drained: bool = False, lost: bool = False
+    end: int,
+    size: int,
+    reads: int,
+    first: int,
+    pieces: bytearray,
+    *,
+    ok: bool = True,
+    drained: bool = False,
+    lost: bool = False,
 ) -> Reading:
     append = Appended(first, bytes(pieces)) if pieces else None
-    return Reading(end, max(size, end), append, ok, drained, lost)
+    return Reading(end, max(size, end), reads, append, ok, drained, lost)
 
 
 class Streams(msgspec.Struct, frozen=True):

@@ -49,6 +49,7 @@ class Reconciler:
         if not body.fenced:
             return await write(record, ClaimState.RUNNING, body)
         token = token_of(record.id, record.attempt)
+        self._core.pace.besides()
         try:
             found = await self._fences.read(body.sandbox_id, token)
             if found is not None and found.kind == "run" and found.log is not None:
@@ -79,6 +80,7 @@ class Reconciler:
         """The marker that our command printed, if it did; and whether it is over."""
         if body.engine_id is None:
             return None, False
+        self._core.pace.besides()
         try:
             status = await self._engine.status(body.sandbox_id, body.engine_id)
         except CommandMissing:

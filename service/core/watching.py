@@ -32,13 +32,15 @@ class Watch:
         self._news = asyncio.Event()
         self._seen = False
 
-    def put(self, record: Record | None) -> None:
-        """A newer reading: wake everybody if it differs."""
+    def put(self, record: Record | None, *, quiet: bool = False) -> None:
+        """A newer reading: wake everybody if it differs, unless it differs in nothing that they wait for."""
         old = self.record
         if old and record and record.token == old.token and record.revision < old.revision:
             return  # a reading that was under way while this replica itself wrote
         self.record = record
         first, self._seen = not self._seen, True
+        if quiet and not first:
+            return
         if first or (old is None) != (record is None) or (old and record and old.revision != record.revision):
             self.wake()
 
@@ -96,11 +98,11 @@ class Watches:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watch.poked.wait(), delay)
 
-    def tell(self, record: Record) -> None:
+    def tell(self, record: Record, *, quiet: bool = False) -> None:
         """This replica wrote ``record``: who waits for it here need not ask the store."""
         watch = self._watches.get(record.id)
         if watch is not None:
-            watch.put(record)
+            watch.put(record, quiet=quiet)
 
     def wake_all(self) -> None:
         """Wake every waiter: the replica is stopping."""

@@ -167,14 +167,15 @@ class Store(Protocol):
         ttl: float | None = None,
         append: Appended | None = None,
         quiet: bool = False,
+        look_in: float | None = None,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes what it saw, at ``seen.revision`` and token.
 
         ``append`` adds output in the same script: where ``append.offset`` is the end of what is kept it is joined on,
         else it takes its place (a gap). Of what is kept, at least the last ``record_output`` bytes stay and at most
         twice as many; closing (CLOSED) trims to ``record_output``, compresses, and sets the same TTL.
-        ``quiet``: no message (nothing a
-        waiter needs to know).
+        ``quiet``: no message (nothing a waiter needs to know). ``look_in``: besides, whether the compare held or not,
+        the same as ``next_look``.
         """
         ...
 
@@ -300,6 +301,17 @@ class Store(Protocol):
 
     async def admit(self, name: str, *, interval: float, burst: int) -> Admission:
         """Count one request of ``name``, if one every ``interval`` seconds is not exceeded by more than ``burst``."""
+        ...
+
+    async def turn(
+        self, queue: str, name: str, *, lease: float, interval: float, burst: int, most: float, more: int
+    ) -> float | None:
+        """Take the right to ``name`` for ``lease`` seconds, and a place in ``queue``: seconds to wait for it.
+
+        None: somebody else has the right. A place is ``interval`` seconds long; ``burst`` of them may be taken at once
+        after a quiet time; nobody waits longer than ``most``. ``more``: places that were taken without asking, which
+        count whether the right was had or not. The lease begins after the wait.
+        """
         ...
 
     async def put_off(self, chore: str, member: str, *, after: float) -> None:

@@ -7,6 +7,7 @@ from service.core.states import ClaimState
 from service.ports.store import Appended, Record
 from service.store import keys, packing
 from service.store.base import Part, call, expiry_ms, ms
+from service.store.indexes import next_look
 from service.store.kept import Kept
 from service.store.record import parse, unreadable, word
 from service.store.scripts import Call
@@ -98,6 +99,7 @@ class Claims(Kept, Part):
         ttl: float | None = None,
         append: Appended | None = None,
         quiet: bool = False,
+        look_in: float | None = None,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes what it saw, and the output that it read."""
         offset: int | str = ""
@@ -107,7 +109,10 @@ class Claims(Kept, Part):
         elif append is not None:
             offset, data = append.offset, append.data
         what = (state.value, expiry_ms(ttl), int(quiet), body, offset, data, self._record_output, final)
-        return await self._move("advance", seen.id, seen.token, seen.revision, *what)
+        steps = [_step("advance", seen.id, seen.token, seen.revision, *what)]
+        if look_in is not None:
+            steps.append(next_look(seen.id, look_in))
+        return _answer(seen.id, (await self._link.scripts(steps))[0])
 
     async def wish_cancel(self, id: str) -> tuple[bool, Record | None]:
         """Note that a caller wants the job cancelled."""
@@ -125,8 +130,7 @@ class Claims(Kept, Part):
     async def _move(
         self, name: str, id: str, *args: bytes | str | int, acknowledge: bool = False
     ) -> tuple[bool, Record | None]:
-        step = call(name, keys.of_claim(id), id, *args)
-        return _answer(id, await self._link.script(step, acknowledge=acknowledge))
+        return _answer(id, await self._link.script(_step(name, id, *args), acknowledge=acknowledge))
 
     async def _final_output(self, id: str, append: Appended | None) -> bytes:
         """What is kept, with ``append``, in its last form.
@@ -143,6 +147,10 @@ class Claims(Kept, Part):
         final = await packing.final_output(*packing.last_part(offset, data, self._record_output))
         await self._note(keys.output(id), len(final))
         return final
+
+
+def _step(name: str, id: str, *args: bytes | str | int) -> Call:
+    return call(name, keys.of_claim(id), id, *args)
 
 
 def _get(id: str) -> Call:

@@ -70,7 +70,7 @@ class Indexes(Part):
 
     async def next_look(self, command_id: str, *, after: float) -> None:
         """Set the next look of an active job."""
-        await self._link.script(call("look", (keys.looks(command_id),), command_id, ms(after), "XX"))
+        await self._link.script(next_look(command_id, after))
 
     async def end_look(self, command_id: str, *, sandbox_id: str) -> None:
         """The job is no longer active."""
@@ -123,3 +123,8 @@ class Indexes(Part):
         """What was remembered of a sandbox."""
         body: bytes | None = await self._link.command("GET", keys.sandbox(sandbox_id))
         return body
+
+
+def next_look(command_id: str, after: float) -> Call:
+    """The step that sets the next look of an active job."""
+    return call("look", (keys.looks(command_id),), command_id, ms(after), "XX")

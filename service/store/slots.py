@@ -27,6 +27,14 @@ class Slots(Part):
         )
         return Admission(through == 1, left, wait / 1000, reset / 1000)
 
+    async def turn(
+        self, queue: str, name: str, *, lease: float, interval: float, burst: int, most: float, more: int
+    ) -> float | None:
+        """Take the right to ``name``, and the next place of ``queue``."""
+        what = (expiry_ms(lease), f"{interval * 1000:.6f}", burst, ms(most), more)
+        wait = await self._link.script(call("turn", keys.turn(queue, name), *what))
+        return None if wait < 0 else wait / 1000
+
     async def put_off(self, chore: str, member: str, *, after: float) -> None:
         """List a chore."""
         await self._link.script(call("look", (keys.chores(chore),), member, ms(after), "LT"))

@@ -1,0 +1,51 @@
+"""How often the engine is asked for news of jobs, over all replicas together.
+
+A job that somebody watches is looked at every ``max(0.5 s, interval x active / 500)``, at most every ``interval``.
+Looks come one after the other from a queue in the store that moves a little faster than that at most. Reads besides
+(a job's first, its last ones) are not held up by the queue, but it moves on by as many: the looks make room for them.
+"""
+
+from __future__ import annotations
+
+from service.ports.store import Store
+
+QUICKEST = 0.5
+"""Seconds between two looks at a watched job, at the least."""
+JOBS_AT_INTERVAL = 500
+"""Active jobs at which watched ones are looked at every ``interval``."""
+SHARE = 0.96
+"""Of the looks that these jobs would get, how many the queue has places for: the rest is for what comes unevenly."""
+BURST = 16
+"""Looks at once after a quiet time."""
+
+
+class Pace:
+    """The pace of one replica's looks, in step with the others'."""
+
+    def __init__(self, store: Store, interval: float) -> None:
+        self._store = store
+        self._interval = interval
+        self._more = 0
+        self.active = 0
+        """Jobs that are active, over all replicas."""
+
+    def seconds(self) -> float:
+        """Between two looks at a watched job."""
+        return min(self._interval, max(QUICKEST, self._interval * self.active / JOBS_AT_INTERVAL))
+
+    def besides(self, reads: int = 1) -> None:
+        """So many reads were made beside a look's one of the state and one of the output."""
+        self._more += reads
+
+    async def turn(self, id: str) -> float | None:
+        """Seconds until our look at ``id`` is to begin; None: somebody looks, or did within the pace."""
+        more, self._more = self._more, 0
+        return await self._store.turn(
+            "news",
+            id,
+            lease=self.seconds() * 0.9,
+            interval=self._interval / (SHARE * max(JOBS_AT_INTERVAL, self.active)),
+            burst=BURST,
+            most=self._interval,
+            more=more,
+        )
