@@ -6,6 +6,7 @@ read before the output, so that no tail is lost.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +100,17 @@ class Looker:
 
     async def ended(self, record: Record, body: JobBody, *, count: bool = True) -> None:
         """Nothing is left to do for the job now; its fences are cleaned away when its record is gone."""
-        await self._store.end_look(record.id, sandbox_id=body.sandbox_id)
-        await self._core.quotas.free_job(body.tenant, record.id)
         if count:
             kind: Kind = "exec" if body.kind == "exec" else "job"
             self._core.telemetry.ended(kind, records.job_state(record, body).value)
+        chores = [
+            self._store.end_look(record.id, sandbox_id=body.sandbox_id),
+            self._core.quotas.free_job(body.tenant, record.id),
+        ]
         if record.state is ClaimState.CLOSED and body.fenced:
             after = self._settings.retention + CLEAN_MARGIN
-            await self._store.put_off("fences", f"{record.id} {record.attempt}", after=after)
+            chores.append(self._store.put_off("fences", f"{record.id} {record.attempt}", after=after))
+        await asyncio.gather(*chores)
 
     async def _abandoned(self, record: Record, body: JobBody) -> Record:
         """The lease of a replica ran out: nothing was sent, or nobody knows."""

@@ -117,6 +117,8 @@ class Submitter:
         """
         body = order.body
         context.command_id.set(order.command_id)
+        # A request that nobody can have sent before is sent for sure: what its attempt needs first is read meanwhile.
+        boot = None if order.keyed else self._core.tasks.start(self._boot(body.sandbox_id), "boot", told=False)
         await self._store.index_job(
             order.command_id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._core.claims.lease
         )
@@ -125,7 +127,7 @@ class Submitter:
             body=records.encode(body),
             request=msgspec.json.encode(order.submission),
             take=lambda record, token: self._take(record, order, token),
-            work=lambda mine: self.attempt(mine, order.submission, send, fresh=not order.keyed),
+            work=lambda mine: self.attempt(mine, order.submission, send, boot=boot),
             wait=self._core.settings.claim_wait,
         )
         self._check_same(record, order)
@@ -180,7 +182,7 @@ class Submitter:
             request=kept,
         )
         if ours and now is not None:
-            claims.own(now, lambda mine: self.attempt(mine, submission, send, fresh=False))
+            claims.own(now, lambda mine: self.attempt(mine, submission, send))
         return now or record
 
     @staticmethod
@@ -190,20 +192,25 @@ class Submitter:
 
     # -- the owner's work
 
-    async def attempt(self, mine: Record, submission: Submission, send: Send, *, fresh: bool) -> Record | None:
-        """Dispatch the command, and settle how that went."""
+    async def attempt(
+        self, mine: Record, submission: Submission, send: Send, *, boot: Awaitable[Boot | None] | None = None
+    ) -> Record | None:
+        """Dispatch the command, and settle how that went. ``boot``: the mark, where no other request had this key."""
         body = records.job_body(mine)
         try:
-            boot = await self._boot(body.sandbox_id)
-            if not fresh and boot is not None and (earlier := await self._earlier(mine, body)) is not None:
-                return await self.write(mine, ClaimState.RUNNING, earlier)
+            if boot is not None:
+                found = await boot
+            else:
+                found, earlier = await asyncio.gather(self._boot(body.sandbox_id), self._earlier(mine, body))
+                if found is not None and earlier is not None:
+                    return await self.write(mine, ClaimState.RUNNING, earlier)
             await self._core.quotas.take_job(body.tenant, mine.id, body.timeout + SLOT_MARGIN)
         except EngineError as error:
             return await self._refuse(mine, body, await self._why(error, body.sandbox_id))
         except errors.OnceboxError as error:
             return await self._refuse(mine, body, error)
         await pauses.reach(pauses.BEFORE_DISPATCH)
-        mark = boot.text if boot is not None else None
+        mark = found.text if found is not None else None
         body = msgspec.structs.replace(
             body, boot=mark, fenced=mark is not None, dispatched_at=mine.now / 1000, failure=None, reason=None
         )

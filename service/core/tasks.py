@@ -19,12 +19,17 @@ class Tasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run ``work`` in a task of the application; an exception that nobody fetches is logged."""
+    def start(self, work: Coroutine[Any, Any, T], name: str, *, told: bool = True) -> asyncio.Task[T]:
+        """Run ``work`` in a task of the application; what it raises is logged, if it is to be ``told``."""
         task = asyncio.create_task(work, name=name)
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended if told else self._over)
         return task
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever wants it has the task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import random
 
 import pytest
 
 from service import errors
+from service.core import pacing
 from service.core.app import Core
 from service.messages import CreateSandbox, Encoding, Exec, ExecJobOutput, JobState, Reason, SubmitJob
 from tests.integration.core_rig import Rig, eventually, execute, follow, submit
@@ -360,3 +362,39 @@ async def test_callers_who_poll_as_fast_as_they_like_do_not_hurry_the_engine(
     most = len(ids) * (took / 0.5 + 2)
     assert after["status"] - before["status"] <= most
     assert after["file"] - before["file"] <= most
+
+
+async def test_watched_jobs_make_room_for_the_first_and_last_reads_of_others(
+    here: Rig, core: Core, other: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "JOBS_AT_INTERVAL", 20)
+    box = await here.sandbox(core)
+    ids = [await submit(core, box, "sleep 60") for _ in range(20)]
+    for id in ids:
+        await eventually(functools.partial(state_is, core, id, JobState.RUNNING))
+    polls = []
+    for id in ids:
+        for replica in (core, other):
+            cursor = (await replica.jobs.get("default", id)).cursor
+            polls.append(asyncio.create_task(replica.jobs.get("default", id, cursor=cursor, wait=30)))
+    await asyncio.sleep(1.5)
+    before = await here.dev("stats")
+    started = asyncio.get_running_loop().time()
+    for _ in range(25):
+        await submit(core, box, "echo short")
+        await asyncio.sleep(0.2)
+    took = asyncio.get_running_loop().time() - started
+    after = await here.dev("stats")
+    for poll in polls:
+        poll.cancel()
+    await asyncio.gather(*polls, return_exceptions=True)
+    a_second = pacing.SHARE * 20 / here.settings.engine_interval
+    most = a_second * (took + here.settings.engine_interval) + pacing.BURST
+    status, outputs = (after[kind] - before[kind] for kind in ("status", "outputs"))
+    assert status <= most
+    assert outputs <= most
+    assert status >= a_second * took / 2  # and they are looked at
+
+
+async def state_is(core: Core, id: str, state: JobState) -> bool:
+    return (await core.jobs.get("default", id)).state is state
