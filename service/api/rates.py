@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from service.core.app import Core
     from service.core.rates import Rate
 
-HOLD = 0.5
+HOLD = 3.0
 """Seconds at most for which the answer to somebody who did not wait is held back: it costs nothing, and a flood that
 waits for its answers is slowed to what can be borne."""
 HELD = 256
@@ -34,7 +36,8 @@ class Rates:
         self.app = app
         self.core = core
         self.makes = frozenset(makes)
-        self.held = 0
+        self.held: Counter[str] = Counter()
+        """Answers held back now, by tenant."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope)
@@ -45,21 +48,25 @@ class Rates:
                 exchange.answer_headers += _headers(rate)
                 if not rate.admission.let_through:
                     if rate.remembered:
-                        await self._hold(rate.admission.wait)
+                        await self._hold(exchange.tenant, rate.admission.wait)
                     raise RateLimited(
                         f"This tenant may send {rate.quota} {rate.kind} in {rate.window} s; nothing was done.",
                         retry_after=rate.admission.wait,
                     )
         await self.app(scope, receive, send)
 
-    async def _hold(self, wait: float) -> None:
-        if self.held >= HELD:
+    async def _hold(self, tenant: str, wait: float) -> None:
+        """The longer, the more of this tenant's are held; and each for another time, since they would come again at
+        once together."""
+        if self.held.total() >= HELD:
             return
-        self.held += 1
+        self.held[tenant] += 1
         try:
-            await asyncio.sleep(min(wait, HOLD))
+            await asyncio.sleep(min(wait * self.held[tenant], HOLD) * random.uniform(0.5, 1.0))
         finally:
-            self.held -= 1
+            self.held[tenant] -= 1
+            if not self.held[tenant]:
+                del self.held[tenant]
 
 
 def _headers(rate: Rate) -> list[tuple[bytes, bytes]]:

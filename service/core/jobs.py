@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 3600
 UNKNOWN_WAIT = 3.0
 """Seconds that a submission waits for its "unknown" to be found out."""
+LIST_READ = 200
+"""Records read in one go for a list."""
 LOOKED_AT = 1000
 """Records that one list request looks at."""
 STORE_PATIENCE, STORE_RETRY = 5.0, 0.25
@@ -287,9 +289,10 @@ class Jobs:
         before = _parse_token(page_token)
         items: list[Job] = []
         looked = 0
+        at_once = LIST_READ if states or metadata else min(page_size, LIST_READ)
         while True:
             rows = await self._store.jobs(
-                tenant=tenant, sandbox_id=sandbox_id, before=before, limit=min(200, LOOKED_AT - looked)
+                tenant=tenant, sandbox_id=sandbox_id, before=before, limit=min(at_once, LOOKED_AT - looked)
             )
             for row, record in zip(rows, await self._store.get_many([row.command_id for row in rows]), strict=True):
                 before = row

@@ -19,8 +19,8 @@ Kind = Literal["submits", "polls"]
 
 LONGEST_WINDOW = 3600
 """Seconds of the window of the slowest rate."""
-REMEMBERED = 10_000
-"""Refusals kept in memory."""
+ASKING = 2
+"""Questions to the store at once for one tenant; of a flood, the first answer refuses all others."""
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -43,6 +43,7 @@ class Rates:
         self._store = store
         self._policy = policy
         self._refused: dict[tuple[str, Kind], tuple[float, Rate]] = {}
+        self._asking: dict[tuple[str, Kind], asyncio.Semaphore] = {}
 
     async def admit(self, tenant: str, kind: Kind) -> Rate | None:
         """Count one request. None: the tenant has no such limit. Raises ``StoreUnavailable``."""
@@ -51,19 +52,25 @@ class Rates:
         if per_second is None:
             return None
         most, window = window_of(per_second)
-        now = asyncio.get_running_loop().time()
-        until, refusal = self._refused.get((tenant, kind), (0.0, None))
-        if refusal is not None and now < until and (refusal.quota, refusal.window) == (most, window):
-            passed = until - now
-            told = msgspec.structs.replace(refusal.admission, wait=passed, reset=passed + (most - 1) * window / most)
-            return msgspec.structs.replace(refusal, admission=told, remembered=True)
-        said = await self._store.admit(f"{kind}:{tenant}", interval=window / most, burst=most)
+        if (refused := self._remembered(tenant, kind, most, window)) is not None:
+            return refused
+        async with self._asking.setdefault((tenant, kind), asyncio.Semaphore(ASKING)):
+            if (refused := self._remembered(tenant, kind, most, window)) is not None:
+                return refused
+            said = await self._store.admit(f"{kind}:{tenant}", interval=window / most, burst=most)
         rate = Rate(kind, most, window, said)
         if not said.let_through:
-            if len(self._refused) >= REMEMBERED:
-                self._refused.clear()
-            self._refused[tenant, kind] = (now + said.wait, rate)
+            self._refused[tenant, kind] = (asyncio.get_running_loop().time() + said.wait, rate)
         return rate
+
+    def _remembered(self, tenant: str, kind: Kind, most: int, window: int) -> Rate | None:
+        """What a request is refused with that did not wait as one before it was told to."""
+        until, refusal = self._refused.get((tenant, kind), (0.0, None))
+        wait = until - asyncio.get_running_loop().time()
+        if refusal is None or wait <= 0 or (refusal.quota, refusal.window) != (most, window):
+            return None
+        told = msgspec.structs.replace(refusal.admission, wait=wait, reset=wait + (most - 1) * window / most)
+        return msgspec.structs.replace(refusal, admission=told, remembered=True)
 
 
 def window_of(per_second: float) -> tuple[int, int]:

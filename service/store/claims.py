@@ -25,15 +25,23 @@ class Claims(Kept, Part):
 
     async def get(self, id: str) -> Record | None:
         """The record, or None."""
-        return _answer(id, await self._link.script(_get(id)))[1]
+        now, raw = await self._link.script(call("get", (keys.claim(id),)))
+        return None if raw is None else parse(id, raw, now)
 
     async def get_many(self, ids: Sequence[str]) -> list[Record | None]:
         """Several at once, in the order asked for."""
         found: list[Record | None] = []
         for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
-            answers = await self._link.scripts([_get(id) for id in some])
-            found += [_answer(id, answer)[1] for id, answer in zip(some, answers, strict=True)]
+            found += await self._read(ids[start : start + _AT_ONCE])
+        return found
+
+    async def _read(self, ids: Sequence[str]) -> list[Record | None]:
+        """In one script, or one each on a cluster."""
+        parts = [[id] for id in ids] if self._link.server.cluster else [ids]
+        calls = [call("get", tuple(keys.claim(id) for id in some)) for some in parts]
+        found: list[Record | None] = []
+        for some, (now, *raws) in zip(parts, await self._link.scripts(calls), strict=True):
+            found += [None if raw is None else parse(id, raw, now) for id, raw in zip(some, raws, strict=True)]
         return found
 
     async def claim(
@@ -151,10 +159,6 @@ class Claims(Kept, Part):
 
 def _step(name: str, id: str, *args: bytes | str | int) -> Call:
     return call(name, keys.of_claim(id), id, *args)
-
-
-def _get(id: str) -> Call:
-    return call("get", (keys.claim(id),))
 
 
 def _answer(id: str, answer: Any) -> tuple[bool, Record | None]:

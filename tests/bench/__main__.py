@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from tests.bench import claims, following, growth, peers, polls, results, submits, waiters
+from tests.bench import claims, fairness, following, growth, peers, polls, results, submits, waiters
 from tests.load.run import machine
 
 
@@ -37,6 +37,7 @@ SECTIONS: dict[str, Callable[[Path], Coroutine[Any, Any, dict[str, Any]]]] = {
     "following": following.run,
     "waiters": waiters.run,
     "growth": growth.run,
+    "fairness": fairness.run,
     "peers": peers.run,
     "fence": fence,
 }

@@ -14,7 +14,7 @@ from tests.bench.http_load import get
 from tests.support.stack import Stack
 
 SANDBOXES = 10
-JOBS_EACH = 5 if QUICK else 20
+JOBS_EACH = 5 if QUICK else 50
 SECONDS = 5.0 if QUICK else 15.0
 SETTLE = 3.0
 

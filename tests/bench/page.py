@@ -107,6 +107,7 @@ def _submits(found: dict[str, Any]) -> Iterator[str]:
     yield from _table(("", "p50, ms"), rows)
     added = found["added_p50_ms"]
     yield "\n- " + _verdict(added < 5, f"added p50: {added} ms (wanted: under 5 ms)")
+    yield f"- at {found['idle_per_second']} a second, where nothing queues: added p50 {found['added_idle_p50_ms']} ms"
     if found["served_most_per_second"] < found["open_loop_per_second"]:
         yield (
             "- The open loop offers more than one replica can take on these cores, so what is measured is a queue "
@@ -188,6 +189,20 @@ def _growth(found: dict[str, Any]) -> Iterator[str]:
     yield "- " + _verdict(most <= 1.1, f"largest ratio of a replica's memory: {most} (wanted: 1.1 and less)")
 
 
+def _fairness(found: dict[str, Any]) -> Iterator[str]:
+    yield "## One tenant floods\n"
+    yield (
+        "A quiet tenant asks for a job's state every 50 ms and submits a job a second, alone, and while another, which "
+        f"may send {' and '.join(each.replace(' = ', ' ') for each in found['noisy_may'])}, sends as much as it can "
+        f"over {found['noisy_connections']} connections: {found['noisy_requests_a_second']} requests a second, most of "
+        "them refused late. Two replicas, one Redis, one engine.\n"
+    )
+    rows = [(name, found[name]["p50_ms"], found[name]["p99_ms"]) for name in ("alone", "flooded")]
+    yield from _table(("the quiet one's polls", "p50, ms", "p99, ms"), rows)
+    ratio = found["p99_ratio"]
+    yield "\n- " + _verdict(ratio <= 2, f"p99 flooded to alone: {ratio} (wanted: at most 2)")
+
+
 def _peers(found: dict[str, Any]) -> Iterator[str]:
     yield "## Peers\n"
     yield (
@@ -240,6 +255,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "following": _following,
     "waiters": _waiters,
     "growth": _growth,
+    "fairness": _fairness,
     "peers": _peers,
     "fence": _fence,
 }

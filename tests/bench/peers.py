@@ -23,7 +23,7 @@ from tests.support.balancer import ROOT
 from tests.support.processes import ManagedProcess
 from tests.support.stack import Stack
 
-PACKAGES = {"arq": ["arq"], "saq": ["saq[redis]"], "taskiq": ["taskiq", "taskiq-redis>=1.1"]}
+PACKAGES = {"arq": ["arq"], "saq": ["saq[redis]", "typing_extensions"], "taskiq": ["taskiq", "taskiq-redis>=1.1"]}
 """Each in an environment of its own: they don't agree on a version of redis-py."""
 INSTALL_SECONDS = 300
 AT_ONCE = 16

@@ -14,6 +14,8 @@ from tests.bench.bed import QUICK, ROUNDS, one_replica
 
 SANDBOXES = 8
 AT_ONCE = 8
+IDLE_RATE = 5.0
+"""Submissions a second: each is over before the next one comes."""
 CLOSED_SECONDS = 1.0 if QUICK else 3.0
 OPEN_SECONDS = 2.0 if QUICK else 5.0
 
@@ -43,11 +45,12 @@ async def run(folder: Path) -> dict[str, Any]:
 
             most = await _closed(direct)
             rate = most / 2
-            waits: dict[str, list[float]] = {"direct": [], "served": []}
+            waits: dict[str, list[float]] = {name: [] for name in ("direct", "served", "direct idle", "served idle")}
             for number in range(ROUNDS):
                 sides = [("direct", direct), ("served", served)]
                 for name, submit in sides if number % 2 else reversed(sides):
                     waits[name].append(await _open(submit, rate))
+                    waits[f"{name} idle"].append(await _open(submit, IDLE_RATE))
             served_most = await _closed(served)
     medians = {name: statistics.median(each) for name, each in waits.items()}
     return {
@@ -57,6 +60,8 @@ async def run(folder: Path) -> dict[str, Any]:
         "direct_p50_ms": round(medians["direct"], 2),
         "served_p50_ms": round(medians["served"], 2),
         "added_p50_ms": round(medians["served"] - medians["direct"], 2),
+        "idle_per_second": IDLE_RATE,
+        "added_idle_p50_ms": round(medians["served idle"] - medians["direct idle"], 2),
     }
 
 

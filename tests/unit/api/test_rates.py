@@ -1,6 +1,7 @@
 """Rates at the door: what counts as what, the headers of the draft, and 429."""
 
 import asyncio
+import random
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -93,6 +94,7 @@ async def test_who_did_not_wait_is_answered_late_and_only_so_many_at_once(monkey
         slept.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(random, "uniform", lambda least, most: most)
     told = Rate("polls", 1, 1, Admission(False, 0, 0.2, 1.0))
     core = FakeCore(rate=told)
     app = core.app()
@@ -102,6 +104,14 @@ async def test_who_did_not_wait_is_answered_late_and_only_so_many_at_once(monkey
         core.rate = msgspec.structs.replace(told, remembered=True, admission=Admission(False, 0, wait, wait))
         assert (await ask(app, "GET", "/v1/exec-jobs")).status == 429
         assert slept.pop() == held
+    core.rate = msgspec.structs.replace(told, remembered=True)
+    monkeypatch.undo()
+    monkeypatch.setattr(random, "uniform", lambda least, most: most / 10)
+    began = asyncio.get_running_loop().time()
+    answers = await asyncio.gather(*(ask(app, "GET", "/v1/exec-jobs") for _ in range(5)))
+    assert {answer.status for answer in answers} == {429}
+    assert asyncio.get_running_loop().time() - began >= 5 * 0.2 / 10, "the later, the more of one tenant are held"
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(rates, "HELD", 0)
     assert (await ask(app, "GET", "/v1/exec-jobs")).status == 429
     assert slept == []

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from service.core.policy import OneTenant, Quota
-from service.core.rates import Kind, Rates
+from service.core.rates import ASKING, Kind, Rates
 from service.ports.store import Admission, Store
 
 
@@ -17,6 +17,7 @@ class CountingStore:
 
     async def admit(self, name: str, *, interval: float, burst: int) -> Admission:
         self.asked.append(f"{name} {interval:g} {burst}")
+        await asyncio.sleep(0)
         return self.says
 
 
@@ -69,6 +70,15 @@ async def test_a_flood_that_is_refused_costs_the_store_nothing_until_its_wait_is
     policy.limits = Quota(submits_per_second=100)
     await rates.admit("acme", "submits")
     assert len(store.asked) == 4, "a limit that was changed counts at once"
+
+
+async def test_of_a_flood_that_comes_at_once_the_first_answer_refuses_the_rest() -> None:
+    store = CountingStore()
+    store.says = Admission(False, 0, 60.0, 60.0)
+    rates = Rates(cast(Store, store), Limited())
+    said = await asyncio.gather(*(rates.admit("acme", "submits") for _ in range(64)))
+    assert all(rate is not None and not rate.admission.let_through for rate in said)
+    assert len(store.asked) <= ASKING
 
 
 async def test_both_kinds_are_apart() -> None:
