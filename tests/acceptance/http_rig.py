@@ -1,6 +1,7 @@
 """A served replica as a process of its own, and a plain HTTP client for it."""
 
 import base64
+import os
 import socket
 import sys
 import time
@@ -22,13 +23,25 @@ if __name__ == "__main__":
 """
 
 
+MARK = "MARKED-in-acceptance"
+"""Stands in every command and in a variable of everything that is made; see ``conftest``."""
+
+
+MAKING = ("/sandboxes", "/exec", "/exec-jobs")
+
+
 class Replica:
-    """A running replica. ``ask`` speaks HTTP to it, ``raw`` bytes."""
+    """A running replica. ``ask`` speaks HTTP to it, ``raw`` bytes. Both are marked, and their problems written down."""
 
     def __init__(
         self, spawn: Spawner, env: Mapping[str, str] | None = None, *, workers: int = 1, program: str = SERVE
     ) -> None:
-        settings = {"ONCEBOX_BIND": "127.0.0.1:0", "ONCEBOX_ENGINE_INTERVAL": "0.5", **(env or {})}
+        settings = {
+            "ONCEBOX_BIND": "127.0.0.1:0",
+            "ONCEBOX_ENGINE_INTERVAL": "0.5",
+            "OTEL_TRACES_EXPORTER": os.environ.get("ACCEPTANCE_TRACES", "none"),
+            **(env or {}),
+        }
         command = [sys.executable, "-P", "-c", program, str(workers)]
         self.process: ManagedProcess = spawn(command, name="replica", env=settings)
         self.url: str = msgspec.json.decode(self.process.wait_for_line(r'^\{"url".*$', timeout=60)[0])["url"]
@@ -39,9 +52,16 @@ class Replica:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         raw = None
         if body is not None:
+            if target.removeprefix("/v1") in MAKING:
+                body = marked(body)
             raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
             sent.setdefault("Content-Type", "application/json")
-        return self.http.request(method, self.url + target, body=raw, headers=sent, timeout=60)
+        answer = self.http.request(method, self.url + target, body=raw, headers=sent, timeout=60)
+        if answer.status >= 400:
+            problems = self.process.stderr_path.with_suffix(".problems.err")
+            with problems.open("ab") as file:
+                file.write(repr(answer.headers).encode() + answer.data)
+        return answer
 
     def sandbox(self, **request: Any) -> str:
         """A new sandbox's id."""
@@ -110,3 +130,15 @@ def lines_of(answer: urllib3.BaseHTTPResponse) -> Iterator[str]:
         *whole, rest = (rest + part).split(b"\n")
         for line in whole:
             yield line.decode()
+
+
+def marked(body: Any) -> Any:
+    """The body of a request that makes something, with a mark behind its command and in a variable."""
+    if not isinstance(body, dict):
+        return body
+    marks: dict[str, Any] = {}
+    if isinstance(command := body.get("command"), str) and command.strip():
+        marks["command"] = f"{command} # {MARK}"
+    if isinstance(env := body.get("env", {}), dict):
+        marks["env"] = {**env, "MARKED": MARK}
+    return {**body, **marks}

@@ -11,7 +11,7 @@ import httpx_sse
 import msgspec
 import pytest
 
-from tests.acceptance.http_rig import Replica, lines_of
+from tests.acceptance.http_rig import Replica, lines_of, marked
 from tests.support.processes import Spawner
 
 pytestmark = pytest.mark.acceptance
@@ -184,7 +184,7 @@ def test_a_maintained_sse_client_understands_the_events(replica: Replica) -> Non
 def test_a_caller_who_leaves_stops_nothing_and_its_retry_gets_the_same(replica: Replica, path: str) -> None:
     sandbox = replica.sandbox()
     request = {"sandbox_id": sandbox, "command": "echo x >> counter; sleep 1; wc -l < counter"}
-    body = msgspec.json.encode(request)
+    body = msgspec.json.encode(marked(request))
     head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Idempotency-Key: gone-{path}\r\nContent-Length: {len(body)}\r\n\r\n"
     address = ("127.0.0.1", int(replica.url.rsplit(":", 1)[1]))

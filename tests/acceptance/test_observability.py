@@ -247,7 +247,8 @@ def collector() -> Iterator[Collector]:
 
 
 def test_a_trace_goes_from_the_caller_through_to_the_engine(spawn: Spawner, collector: Collector) -> None:
-    replica = Replica(spawn, {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_EXPORTER_OTLP_COMPRESSION": "none"})
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_EXPORTER_OTLP_COMPRESSION": "none"}
+    replica = Replica(spawn, {**where, "OTEL_TRACES_EXPORTER": "otlp"})
     sandbox = replica.sandbox()
     body = {"sandbox_id": sandbox, "command": "echo s3cret"}
     answer = replica.ask("POST", "/v1/exec-jobs", body, traceparent=f"00-{TRACE}-b7ad6b7169203331-01")
