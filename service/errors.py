@@ -120,6 +120,8 @@ class RangeNotSatisfiable(OnceboxError):
     code = "RANGE_NOT_SATISFIABLE"
     status = 416
     title = "Range not satisfiable"
+    size: int | None = None
+    """Bytes of the whole, where it is known."""
 
 
 class Unauthenticated(OnceboxError):

@@ -7,7 +7,7 @@ import math
 import msgspec
 from starlette.responses import Response
 
-from service.errors import FieldError, OnceboxError, OutcomeUnknown, Unauthenticated
+from service.errors import FieldError, OnceboxError, OutcomeUnknown, RangeNotSatisfiable, Unauthenticated
 from service.messages import Problem
 
 PROBLEM_JSON = "application/problem+json"
@@ -43,6 +43,8 @@ def problem_response(error: OnceboxError, *, key_sent: bool = True) -> Response:
         response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 0)))
     if isinstance(error, Unauthenticated):
         response.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, RangeNotSatisfiable) and error.size is not None:
+        response.headers["Content-Range"] = f"bytes */{error.size}"
     return response
 
 

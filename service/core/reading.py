@@ -121,9 +121,11 @@ class Reader:
         else:
             start, end = _resolved(wanted, size)
             if start >= end or start < floor:
-                raise errors.RangeNotSatisfiable(
+                refusal = errors.RangeNotSatisfiable(
                     f"The output has bytes {floor} to {size}; what lies before is no longer kept.", command_id=record.id
                 )
+                refusal.size = size
+                raise refusal
         return RawOutput(
             start=start,
             end=end,

@@ -115,6 +115,7 @@ def test_raw_output_byte_for_byte_and_in_ranges(replica: Replica) -> None:
     assert replica.ask("GET", target, Range="bytes=6-").data == b"ef"
     beyond = replica.ask("GET", target, Range="bytes=8-")
     assert (beyond.status, beyond.json()["code"]) == (416, "RANGE_NOT_SATISFIABLE")
+    assert beyond.headers["Content-Range"] == "bytes */8"
     head = replica.ask("HEAD", target)
     assert (head.status, head.headers["Content-Length"], head.data) == (200, "8", b"")
 

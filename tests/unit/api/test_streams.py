@@ -225,8 +225,13 @@ async def test_a_range_of_the_output_says_where_it_lies(size: int | None, shown:
 
 
 async def test_a_range_that_is_not_there_is_416() -> None:
-    got = await ask(FakeCore(error=RangeNotSatisfiable()).app(), "GET", OUTPUT, headers=[("Range", "bytes=9-")])
+    error = RangeNotSatisfiable()
+    got = await ask(FakeCore(error=error).app(), "GET", OUTPUT, headers=[("Range", "bytes=9-")])
     assert (got.status, got.json["code"]) == (416, "RANGE_NOT_SATISFIABLE")
+    assert "content-range" not in got.headers
+    error.size = 8
+    got = await ask(FakeCore(error=error).app(), "GET", OUTPUT, headers=[("Range", "bytes=9-")])
+    assert got.headers["content-range"] == "bytes */8"
 
 
 async def test_output_that_breaks_off_is_seen_to_break_off() -> None:
