@@ -99,7 +99,7 @@ class Follower:
         return max(0.05, left) if left > 0 else self._pace.seconds() / 2
 
     async def refreshed(self, record: Record, *, timeout: float = 2.0) -> Record:
-        """The record after a look, if one is due and nobody else is at it; else as it is."""
+        """The record after a look, if one is due at once and nobody else is at it; else as it is."""
         if not record.state.active or (record.state.pending and not record.lease_expired):
             return record
         if self._until_due(record) > 0 or record.id in self._looking:
@@ -107,7 +107,7 @@ class Follower:
         if (wait := await self._pace.turn(record.id)) is None:
             return record
         task = self._start(record.id, wait, record)
-        await asyncio.wait({task}, timeout=timeout)
+        await asyncio.wait({task}, timeout=timeout if wait <= STALE else 0.0)
         if task.done() and not task.cancelled() and task.exception() is None:
             return task.result() or record
         return record

@@ -33,13 +33,13 @@ class Watch:
         self._seen = False
 
     def put(self, record: Record | None, *, quiet: bool = False) -> None:
-        """A newer reading: wake everybody if it differs, unless it differs in nothing that they wait for."""
+        """A newer reading: wake everybody if it differs; ``quiet``: from the one before it in nothing that they wait for."""
         old = self.record
         if old and record and record.token == old.token and record.revision < old.revision:
             return  # a reading that was under way while this replica itself wrote
         self.record = record
         first, self._seen = not self._seen, True
-        if quiet and not first:
+        if quiet and old and record and (record.token, record.revision) == (old.token, old.revision + 1):
             return
         if first or (old is None) != (record is None) or (old and record and old.revision != record.revision):
             self.wake()

@@ -1,0 +1,52 @@
+"""A watch wakes who waits on it for what they have not been woken for, and for nothing else."""
+
+import asyncio
+
+from service.core.states import ClaimState
+from service.core.watching import Watch
+from service.ports.store import Record
+
+
+def record(revision: int, token: str = "a") -> Record:
+    return Record(
+        id="cmd_1", state=ClaimState.RUNNING, epoch=1, attempt=1, revision=revision, lease_until=0, token=token,
+        owner="me", cancel=False, body=b"", now=revision,
+    )  # fmt: skip
+
+
+async def woken(watch: Watch, new: Record | None, *, quiet: bool = False) -> bool:
+    waiter = asyncio.create_task(watch.change(0.02))
+    await asyncio.sleep(0)
+    watch.put(new, quiet=quiet)
+    return await waiter
+
+
+async def test_a_change_wakes_and_the_same_again_does_not() -> None:
+    watch = Watch()
+    assert await woken(watch, None), "the first reading, whatever it is"
+    assert await woken(watch, record(1))
+    assert not await woken(watch, record(1))
+    assert await woken(watch, record(2))
+    assert await woken(watch, record(1, token="b")), "made anew"
+
+
+async def test_an_older_reading_changes_nothing() -> None:
+    watch = Watch()
+    watch.put(record(3))
+    assert not await woken(watch, record(2))
+    assert watch.record == record(3)
+
+
+async def test_a_quiet_change_is_kept_and_wakes_nobody() -> None:
+    watch = Watch()
+    watch.put(record(1))
+    assert not await woken(watch, record(2), quiet=True)
+    assert watch.record == record(2)
+    assert not await woken(watch, record(2)), "nor when it is read again"
+
+
+async def test_a_quiet_change_after_one_that_was_not_seen_wakes() -> None:
+    watch = Watch()
+    watch.put(record(1))
+    assert await woken(watch, record(3), quiet=True), "the second may have been news"
+    assert await woken(watch, record(1, token="b"), quiet=True)
