@@ -33,7 +33,7 @@ class Watch:
         self._seen = False
 
     def put(self, record: Record | None, *, quiet: bool = False) -> None:
-        """A newer reading: wake everybody if it differs; ``quiet``: from the one before it in nothing that they wait for."""
+        """A newer reading: wake everybody if it differs. ``quiet``: from the one before it in nothing they wait for."""
         old = self.record
         if old and record and record.token == old.token and record.revision < old.revision:
             return  # a reading that was under way while this replica itself wrote
