@@ -9,10 +9,10 @@ from tests.support.redis_server import redis_executable
 
 pytestmark = pytest.mark.acceptance
 
-SANDBOXES = 16
+SANDBOXES = 50
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(
     redis_executable() is None, reason="no Redis server of version 7 or newer; `make test` installs one"
 )
