@@ -18,6 +18,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 REPLICAS = {name: each for name, each in SERVICES.items() if name.startswith("oncebox-")}
 HAPROXY = (ROOT / "deploy" / "haproxy" / "haproxy.cfg").read_text()
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
+UP = (ROOT / "deploy" / "up").read_text()
 
 PLAIN_IMAGE = re.compile(r"([a-z0-9]+/)?[a-z0-9-]+:[a-z0-9.-]+")
 """A name and a tag: no host of a registry."""
@@ -67,7 +68,31 @@ def test_a_replicas_settings_exist_and_are_understood(name: str, given: dict[str
 
 def test_there_are_three_replicas_and_they_are_alike() -> None:
     assert len(REPLICAS) == 3
-    assert all(each == REPLICAS["oncebox-1"] for each in REPLICAS.values())
+    run = [{name: value for name, value in each.items() if name != "build"} for each in REPLICAS.values()]
+    assert all(each == run[0] for each in run)
+
+
+def test_one_service_builds_the_image_and_all_of_oncebox_runs_it() -> None:
+    builds = [name for name, service in SERVICES.items() if "build" in service]
+    assert len(builds) == 1, "two builds of one tag make two images, and chance decides which of them keeps it"
+    built = SERVICES[builds[0]]
+    assert "profiles" not in built
+    assert "scale" not in built
+    runs = [SERVICES[name] for name in (*REPLICAS, "engine")]
+    assert {service["image"] for service in runs} == {built["image"]}
+    assert {service["pull_policy"] for service in runs} == {"never"}
+    assert (ROOT / built["build"]["context"] / built["build"]["dockerfile"]).exists()
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_replicas_get_their_token_from_a_file_that_make_up_writes_and_others_do_without(name: str) -> None:
+    (file,) = REPLICAS[name]["env_file"]
+    assert file["required"] is False, "`docker compose up` works without deploy/up"
+    written = re.search(rf'^echo "(\w+)=\$\(cat (\S+)\)" >{re.escape(file["path"])}$', UP, re.MULTILINE)
+    assert written
+    assert written[1] not in REPLICAS[name]["environment"], "it would win over the file"
+    assert settings.load({written[1]: "token"}).metrics_token == "token"
+    assert f"./{written[2]}" == COMPOSE["secrets"]["oncebox_metrics_token"]["file"]
 
 
 @pytest.mark.parametrize("name", REPLICAS)
@@ -84,6 +109,12 @@ def test_a_replica_may_write_nothing_but_its_tmp(name: str) -> None:
     assert replica["cap_drop"] == ["ALL"]
     assert "volumes" not in replica
     assert "privileged" not in replica
+
+
+def test_what_callers_run_in_the_engine_gains_nothing() -> None:
+    assert SERVICES["engine"]["read_only"] is True
+    assert SERVICES["engine"]["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in SERVICES["engine"]["security_opt"]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -132,6 +163,12 @@ def test_the_balancer_knows_every_replica_and_closes_connections_before_they_do(
 
 def test_the_balancers_patience_is_short_but_longer_than_the_time_between_two_signs_of_life() -> None:
     assert SIGN_OF_LIFE_SECONDS + 2 <= timeout("server") < 30, "a silent long poll would be cut off"
+
+
+def test_the_balancer_ends_by_itself_before_it_is_killed() -> None:
+    bound = re.search(r"^ *hard-stop-after (\S+)$", HAPROXY, re.MULTILINE)
+    assert bound
+    assert seconds(bound[1]) < seconds(SERVICES["balancer"]["stop_grace_period"])
 
 
 @pytest.mark.skipif(not Path("/usr/sbin/haproxy").exists() and not shutil.which("haproxy"), reason="no haproxy here")
