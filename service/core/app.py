@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 
@@ -30,6 +31,8 @@ from service.errors import StoreUnavailable
 from service.ports.engine import Engine
 from service.ports.store import Store
 from service.settings import Settings
+
+log = logging.getLogger("oncebox")
 
 CLOCK_AGE = 10.0
 """Seconds for which the distance to the store's clock is believed."""
@@ -84,6 +87,7 @@ class Core:
         self.execs = Execs(self)
         self.sweeper = Sweeper(self)
         self._clock: tuple[float, float] | None = None
+        self._unready: list[str] = []
 
     async def start(self) -> None:
         """Begin to listen for changes, to follow jobs, to sweep, and to keep up with what tenants may do."""
@@ -121,6 +125,7 @@ class Core:
         the engine says so.
         """
         reasons = []
+        cause = ""
         if self.stopping.is_set():
             reasons.append("The replica is stopping.")
         try:
@@ -130,8 +135,16 @@ class Core:
                     f"Redis may evict keys (maxmemory_policy is {health.maxmemory_policy}); set it to noeviction: "
                     "an evicted claim would let a command run twice."
                 )
-        except (StoreUnavailable, TimeoutError):
+        except StoreUnavailable as error:
             reasons.append("Redis does not answer.")
+            cause = error.detail
+        except TimeoutError:
+            reasons.append("Redis does not answer.")
+            cause = f"Not within {CHECK:g} s."
+        if reasons != self._unready:  # told once each time, with what is for operators only
+            told = ("not ready: %s %s", " ".join(reasons), cause) if reasons else ("ready again",)
+            log.warning(*told)
+            self._unready = reasons
         return reasons
 
 

@@ -7,11 +7,13 @@ import asyncio
 import pytest
 
 from service.core import following, records
+from service.core.app import Core
 from service.core.records import RESERVED, SandboxClaim
 from service.core.states import ClaimState
 from service.messages import SandboxState
 from service.ports.engine import NotReached, SandboxInfo, SandboxListing
-from tests.integration.core_rig import Rig, submit
+from tests.integration.core_rig import Rig, eventually, submit
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
 
@@ -61,3 +63,28 @@ async def test_a_sandbox_that_can_not_be_swept_holds_up_no_other(here: Rig, monk
     await core.sweeper.round()
 
     assert tried == ["stuck", "b"]
+
+
+# -- ready
+
+
+async def test_why_a_replica_is_not_ready_is_logged_once(
+    core: Core, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [line.getMessage() for line in caplog.records if "ready" in line.getMessage()]
+
+    assert await core.readiness() == []
+    redis_server.kill()
+    for _ in range(3):
+        assert await core.readiness() == ["Redis does not answer."]
+    (line,) = told()
+    assert line.startswith("not ready: Redis does not answer. ")
+    assert len(line) > len("not ready: Redis does not answer. "), "and what the client saw"
+    redis_server.start()
+
+    async def ready() -> bool:
+        return await core.readiness() == []
+
+    await eventually(ready)
+    assert told()[-1] == "ready again"
