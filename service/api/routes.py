@@ -217,7 +217,8 @@ def starlette_routes(core: Core, endpoints: Sequence[Endpoint[Any]]) -> list[Rou
     for endpoint in endpoints:
         for path in endpoint.paths:
             paths.setdefault(path, []).append(endpoint)
-    return [Route(path, Path(core, served[0].shown_path, served)) for path, served in paths.items()]
+    polled_first = sorted(paths.items(), key=lambda item: "{command_id}" not in item[0])  # they are tried in order
+    return [Route(path, Path(core, served[0].shown_path, served)) for path, served in polled_first]
 
 
 def route_of(served: Sequence[Route], path: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+import functools
 import re
 
 import msgspec
@@ -36,6 +37,7 @@ class Cursor(msgspec.Struct, frozen=True):
         return self.seen == state.value
 
 
+@functools.lru_cache(maxsize=4096)  # polls come with the same one again and again
 def parse(text: str | None, *, field: str = "cursor") -> Cursor | None:
     """The cursor behind ``text``; None for None. Raises ``InvalidRequest`` for what is no cursor of ours."""
     if text is None:

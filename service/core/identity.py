@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import hmac
 import re
@@ -75,6 +76,7 @@ def command_id(sandbox_id: str, ref: str) -> str:
     return f"cmd_{encoded}_{ref}"
 
 
+@functools.lru_cache(maxsize=4096)  # several times in each request
 def parse_command_id(text: str) -> tuple[str, str] | None:
     """The sandbox's id and the ref of a ``command_id``; None for anything that ``command_id`` would not make."""
     match = _COMMAND_ID.fullmatch(text)

@@ -60,19 +60,20 @@ class Reader:
         """At most ``limit`` bytes from ``offset``; callers at the same place share one reading."""
         if not record.state.settled or record.state.failed:
             return Chunk(offset, last=record.state.failed)
-        place = (record.id, record.revision, offset, limit)
-        task = self._under_way.get(place)
-        if task is None:
-            task = self._core.tasks.start(self._chunk(record, body, offset, limit), f"read {record.id}")
-            self._under_way[place] = task
-            task.add_done_callback(lambda _: self._under_way.pop(place, None))
-        return await asyncio.shield(task)
-
-    async def _chunk(self, record: Record, body: JobBody, offset: int, limit: int) -> Chunk:
         closed = record.state is ClaimState.CLOSED
         known = max(body.end, body.size) if not closed else body.end
         if offset >= known:
             return Chunk(offset, ok=body.logs_ok or closed, last=closed)
+        place = (record.id, record.revision, offset, limit)
+        task = self._under_way.get(place)
+        if task is None:
+            task = self._core.tasks.start(self._chunk(record, body, offset, limit, known), f"read {record.id}")
+            self._under_way[place] = task
+            task.add_done_callback(lambda _: self._under_way.pop(place, None))
+        return await asyncio.shield(task)
+
+    async def _chunk(self, record: Record, body: JobBody, offset: int, limit: int, known: int) -> Chunk:
+        closed = record.state is ClaimState.CLOSED
         end = min(offset + limit, known)
         kept = await self._core.store.output(record.id, offset, end)
         if kept is not None and kept.offset == offset and kept.data:

@@ -6,6 +6,7 @@ releases share one store during a rollout (a change that older ones can't read r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -156,6 +157,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
         ) from error
 
 
+@functools.lru_cache(maxsize=4096)  # those of a job, in each answer about it
 def rfc3339(seconds: float | None) -> str | None:
     """Unix seconds as RFC 3339 in UTC with milliseconds."""
     if seconds is None:

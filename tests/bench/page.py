@@ -85,8 +85,7 @@ def _polls(found: dict[str, Any]) -> Iterator[str]:
     yield from _table(("", "per second", "p50, ms", "p99, ms", "failed", "server's CPU, us"), rows)
     yield (
         "\nOn a machine that is busy with other things rates say little; the server's own processor time more. In a "
-        "poll without news are the looks at the 16 running jobs that are polled, some 30 a second whatever the "
-        "rate; so the lower the rate, the more of them there are to a poll.\n"
+        "poll without news are the looks at the two running jobs that are polled, four a second whatever the rate.\n"
     )
     poll, fetch = found["poll_to_bare"], found["fetch_to_bare"]
     said = f"poll to bare handler: {poll}, by processor time {found['poll_to_bare_cpu']} (wanted: 0.5, better 0.6)"

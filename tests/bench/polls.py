@@ -24,6 +24,8 @@ from tests.bench.http_load import Measured, closed_loop, get, post
 from tests.support.ports import free_port
 
 JOBS = 16
+RUNNING = 2
+"""Jobs that are polled for news: each is looked at twice a second besides, which is another figure (``following``)."""
 
 
 async def run(folder: Path) -> dict[str, Any]:
@@ -32,7 +34,7 @@ async def run(folder: Path) -> dict[str, Any]:
         ids = [job.id for job in await finished_jobs(sandbox, JOBS)]
         url = stack.replica_url(0)
         fetch = [get(f"/v1/exec-jobs/{id}") for id in ids]
-        poll = [get(f"/v1/exec-jobs/{id}?cursor={cursor}") for id, cursor in await running_jobs(sandbox, JOBS)]
+        poll = [get(f"/v1/exec-jobs/{id}?cursor={cursor}") for id, cursor in await running_jobs(sandbox, RUNNING)]
         key = "replayed"
         make = post("/v1/sandboxes", {"timeout": 7200}, Idempotency_Key=key)
         await closed_loop(url, lambda _: make, connections=1, seconds=0.5)
