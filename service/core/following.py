@@ -198,6 +198,7 @@ class Follower:
                 record = await self._store.get(id)
                 if record is None or not record.state.active:
                     return
+                self._pace.besides()
                 now = await self._core.looker.look(record, thorough=True)
                 if records.job_body(now).looked_at == record.now / 1000:
                     return
