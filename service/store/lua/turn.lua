@@ -14,7 +14,10 @@ local paid = tonumber(redis.call('GET', KEYS[2]) or 0)
 -- Both bounds hold for a clock that was set back, too.
 paid = math.min(math.max(paid, now - interval * tonumber(ARGV[3])) + interval * tonumber(ARGV[5]), now + most)
 local wait = math.max(0, math.ceil(paid - now))
-local mine = redis.call('SET', KEYS[1], '1', 'NX', 'PX', tonumber(ARGV[1]) + wait)
-if mine then paid = paid + interval end
-redis.call('SET', KEYS[2], string.format('%.3f', paid), 'PX', 3600000)
+local mine = redis.call('EXISTS', KEYS[1]) == 0
+if mine then
+  redis.call('PSETEX', KEYS[1], tonumber(ARGV[1]) + wait, '1')
+  paid = paid + interval
+end
+redis.call('PSETEX', KEYS[2], 3600000, string.format('%.3f', paid))
 return mine and wait or -1
