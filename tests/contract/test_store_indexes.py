@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from service.core.states import ClaimState
 from service.ports.store import JobRow
 from service.store import keys
 from tests.contract.store_rig import JOB, RETENTION, StoreRig
@@ -187,3 +188,16 @@ async def test_small_values_and_sandboxes_are_remembered(rig: StoreRig) -> None:
     assert await rig.store.swap_sandbox("new", None, b"first", ttl=60.0)
     assert await rig.store.swap_sandbox("a", b"\xff4", b"\xff3", ttl=600.0)
     assert await rig.command("PTTL", keys.sandbox("a")) > 60_000
+
+
+async def test_a_follower_sets_the_next_look_with_what_it_writes_whether_that_was_first_or_not(rig: StoreRig) -> None:
+    seen = await rig.running()
+    await _index(rig, seen.id)
+    assert (await rig.store.advance(seen, ClaimState.RUNNING, body=b"", look_in=600.0))[0]
+    assert await rig.store.due(limit=10, lease=60.0) == []
+    await rig.store.next_look(seen.id, after=0.0)
+    assert not (await rig.store.advance(seen, ClaimState.RUNNING, body=b"", look_in=600.0))[0]
+    assert await rig.store.due(limit=10, lease=60.0) == []
+    await rig.store.next_look(seen.id, after=0.0)
+    assert not (await rig.store.advance(seen, ClaimState.RUNNING, body=b""))[0]
+    assert await rig.store.due(limit=10, lease=60.0) == [seen.id]
