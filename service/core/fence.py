@@ -202,7 +202,7 @@ def look(directory: str, token: str) -> str:
 
 
 def end(directory: str, token: str) -> str:
-    """End the run's process group; takes up to 4 s. Only processes that carry the token now are touched."""
+    """End the run's process group; takes up to 5 s. Only processes that carry the token now are touched."""
     return _text(scripts.END, directory, token)
 
 

@@ -100,7 +100,8 @@ mark; [ ! -e "$f" ] || { echo fence:; head -c @SHOWN@ "$f" 2>/dev/null; echo .; 
 
 # As execd's interrupt does it: SIGTERM to the group, up to 3 s, SIGKILL, also for what the first process
 # left. A group is ended only where its leader carries the token; else (no groups of ours here) the process
-# alone.
+# alone. SIGKILL takes effect after `kill` has returned, later still in a process that waits for a disk: ended is
+# what can no longer be found. Zombies that nobody reaps still take signals, so the wait for a whole group is short.
 END = r"""
 can_find || { echo end=error; exit 0; }
 find_token || {
@@ -110,9 +111,12 @@ g=; for p in $w; do
 s=; { read -r s <"${p%/*}/stat"; } 2>/dev/null; set -- ${s##*) }; p=${p#/proc/}; p=${p%/*}
 [ "$3" != "$p" ] || p=-$p; g="$g $p"; done
 all() { for p in $g; do kill -s $1 -- $p; done 2>/dev/null; }
-all TERM; n=0
-while find_token && [ $n -lt 30 ]; do n=$((n + 1)); sleep 0.1 2>/dev/null || { sleep 1; n=$((n + 9)); }; done
-all KILL; echo end=ended; exit 0
+left() { for p in $g; do kill -s 0 -- $p && return 0; done 2>/dev/null; return 1; }
+wait_while() { n=0; while "$1" && [ $n -lt $2 ]; do
+n=$((n + 1)); sleep 0.1 2>/dev/null || { sleep 1; n=$((n + 9)); }; done; }
+all TERM; wait_while find_token 30
+all KILL; wait_while left 10
+find_token && echo end=error || echo end=ended; exit 0
 """
 
 CLEAN = r"""
