@@ -50,32 +50,47 @@ async def sandboxes(
     after = _parse(page_token)
     page = max(1, after.page - 1) if after else 1
     wanted = {**metadata, f"{records.RESERVED}tenant": tenant}
-    found: list[SandboxInfo] = []
-    looked, more = 0, True
-    while more and looked < LOOKED_AT and len(found) <= page_size:
+    found: list[tuple[SandboxInfo, Place]] = []
+    held: list[SandboxInfo] = []
+    began, first, looked, more = after, page, 0, True
+    while more and len(found) <= page_size and (looked < LOOKED_AT or after == began):
         try:
             listing = await core.engine.list_sandboxes(wanted, page=page, page_size=ENGINE_PAGE)
         except EngineError as error:
             raise refusal(error) from error
         looked += ENGINE_PAGE
-        more = listing.has_next
-        for info in sorted(listing.items, key=_order, reverse=True):
+        more = listing.has_next and bool(listing.items)
+        ready, held = _parted([*held, *listing.items], whole=not more)
+        for info in ready:
             if after is not None and _order(info) >= (after.created, after.id):
                 continue
-            after = Place(*_order(info)[:1], page, info.id)
+            after = Place(*_order(info)[:1], first, info.id)
             if matches(info.metadata, wanted) and records.belongs(info, tenant, core.settings.secret):
-                found.append(info)
+                found.append((info, after))
             if len(found) > page_size:
                 break
+        if ready:
+            first = page
         page += 1
-    shown = [info for info in found[:page_size] if not states or info.state in states]
+    shown = [info for info, _ in found[:page_size] if not states or info.state in states]
     items = [item for info in shown if (item := await _view(core, tenant, info)) is not None]
     if len(found) > page_size:
-        last = found[page_size - 1]
-        return SandboxPage(items=items, next_page_token=_token(Place(_order(last)[0], page - 1, last.id)))
+        return SandboxPage(items=items, next_page_token=_token(found[page_size - 1][1]))
     if more and after is not None:
-        return SandboxPage(items=items, next_page_token=_token(msgspec.structs.replace(after, page=page - 1)))
+        return SandboxPage(items=items, next_page_token=_token(after))
     return SandboxPage(items=items)
+
+
+def _parted(items: list[SandboxInfo], *, whole: bool) -> tuple[list[SandboxInfo], list[SandboxInfo]]:
+    """What is in its final order, newest first; and what is as old as the oldest, of which the next page may have more.
+
+    On Kubernetes everything that was made within a second has the same time.
+    """
+    ordered = sorted(items, key=_order, reverse=True)
+    split = len(ordered)
+    while not whole and split and _order(ordered[split - 1])[0] == _order(ordered[-1])[0]:
+        split -= 1
+    return ordered[:split], ordered[split:]
 
 
 async def _view(core: Core, tenant: str, info: SandboxInfo) -> Sandbox | None:
