@@ -24,6 +24,7 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("DELETE", "/v1/exec-jobs/{command_id}"): "job.cancel",
 }
 """By method and route: everything that changes state."""
+_METHODS = frozenset(method for method, _ in ACTIONS)
 _ID_SHOWN = 256
 """Characters of an id; a longer one is no id."""
 
@@ -37,7 +38,9 @@ class Audit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope)
-        action = ACTIONS.get((exchange.method, self.route_of(scope["path"]) or ""))
+        action = None
+        if exchange.method in _METHODS:
+            action = ACTIONS.get((exchange.method, self.route_of(scope["path"]) or ""))
         if action is None:
             await self.app(scope, receive, send)
             return

@@ -45,6 +45,7 @@ def configure_logging() -> None:
     """Our own lines from INFO on, those of libraries from WARNING on."""
     # A line for each request: what it does not show is not looked up either.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # as the logging HOWTO has it, "Optimization": no stack is searched for the calling line
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()

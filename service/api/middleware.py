@@ -75,7 +75,7 @@ class Edge:
         exchange.observer = self.observer
         context.begin(exchange.request_id)
         receive = _watched(exchange, receive)
-        send = self._answering(scope, exchange, receive, _to_caller(send))
+        send = self._answering(scope, exchange, receive, send)
         try:
             await self._answer(scope, exchange, receive, send)
         finally:
@@ -118,15 +118,17 @@ class Edge:
                 headers = [*message.get("headers", ()), *_common_headers(exchange)]
                 if self._closes(exchange) and scope.get("http_version", "1.1").startswith("1"):
                     headers.append((b"connection", b"close"))
-                await send({**message, "headers": headers})
-                return
-            if exchange.method == "HEAD":
+                message = {**message, "headers": headers}
+            elif exchange.method == "HEAD":
                 message = {**message, "body": b""}
-            if exchange.has_body and not exchange.body_done and not message.get("more_body", False):
-                await send({**message, "more_body": True})
-                await _linger(exchange, receive)
-                message = {"type": "http.response.body", "body": b""}
-            await send(message)
+            try:
+                if exchange.has_body and not exchange.body_done and _is_last(message):
+                    await send({**message, "more_body": True})
+                    await _linger(exchange, receive)
+                    message = {"type": "http.response.body", "body": b""}
+                await send(message)
+            except OSError:  # a reader that took nothing for too long was cut off
+                raise CallerGone from None
 
         return answer
 
@@ -136,14 +138,8 @@ class Edge:
         return unread or exchange.ambiguous or self.draining()
 
 
-def _to_caller(send: Send) -> Send:
-    async def sent(message: Message) -> None:
-        try:
-            await send(message)
-        except OSError:  # a reader that took nothing for too long was cut off
-            raise CallerGone from None
-
-    return sent
+def _is_last(message: Message) -> bool:
+    return message["type"] == "http.response.body" and not message.get("more_body", False)
 
 
 def _common_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:

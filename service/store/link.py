@@ -1,5 +1,7 @@
 """The one way to Redis: bounded, with a deadline, and with one kind of error."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import time
@@ -32,20 +34,25 @@ flight a `get` then costs 34 us of CPU instead of 94; one alone costs what it di
 class _Ask:
     """A command that waits for its turn, and the future of its reply."""
 
-    __slots__ = ("alone", "args", "otherwise", "reply", "since")
+    __slots__ = ("alone", "args", "deadline", "otherwise", "reply", "since")
 
-    def __init__(self, args: Args, otherwise: Args, alone: Callable[[], Awaitable[Any]] | None) -> None:
+    def __init__(
+        self, args: Args, otherwise: Args, alone: Callable[[], Awaitable[Any]] | None, late: Callable[[_Ask], None]
+    ) -> None:
         self.args = args
         self.otherwise = otherwise
         """What to send where the server does not know the script."""
         self.alone = alone
         """Work that needs a connection for itself, in place of a command."""
-        self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.reply: asyncio.Future[Any] = loop.create_future()
+        self.deadline = loop.call_later(DEADLINE, late, self)
         self.since: float | None = None
         """When it began to wait for a connection; None: there was one."""
 
     def answer(self, answer: Any) -> None:
         """Give the reply, or the error, to whoever still waits."""
+        self.deadline.cancel()
         if self.reply.done():
             return
         if isinstance(answer, StoreUnavailable):
@@ -81,17 +88,17 @@ class Link:
 
     async def command(self, *args: bytes | str | int) -> Any:
         """One command."""
-        return (await self._all([self._ask(args)]))[0]
+        return await self._ask(args).reply
 
     async def script(self, call: Call, *, acknowledge: bool = False) -> Any:
         """One script. ``acknowledge``: by as many Redis replicas as the adapter was told to wait for."""
         if acknowledge and self._replicas:
-            return (await self._all([self._ask((), alone=lambda: self._acknowledged(call))]))[0]
-        return (await self._all([self._ask(call.by_sha(), call.by_text())]))[0]
+            return await self._ask((), alone=lambda: self._acknowledged(call)).reply
+        return await self._ask(call.by_sha(), call.by_text()).reply
 
     async def scripts(self, calls: Sequence[Call]) -> list[Any]:
         """Several scripts, side by side. Any may have been run when it raises."""
-        return await self._all([self._ask(call.by_sha(), call.by_text()) for call in calls])
+        return await asyncio.gather(*(self._ask(call.by_sha(), call.by_text()).reply for call in calls))
 
     async def close(self) -> None:
         """Close every connection. What is under way gets its time, what waits is told so."""
@@ -105,9 +112,9 @@ class Link:
         await close(self.client)
 
     def _ask(self, args: Args, otherwise: Args = (), *, alone: Callable[[], Awaitable[Any]] | None = None) -> _Ask:
-        ask = _Ask(args, otherwise, alone)
         if self._closed:
             raise StoreUnavailable(CLOSED)
+        ask = _Ask(args, otherwise, alone, self._late)
         if not self._free:
             ask.since = time.monotonic()
         self._waiting.append(ask)
@@ -116,15 +123,11 @@ class Link:
             asyncio.get_running_loop().call_soon(self._flush)
         return ask
 
-    async def _all(self, asks: Sequence[_Ask]) -> list[Any]:
-        try:
-            async with asyncio.timeout(DEADLINE):
-                if len(asks) == 1:
-                    return [await asks[0].reply]
-                return await asyncio.gather(*(ask.reply for ask in asks))
-        except TimeoutError as error:
+    def _late(self, ask: _Ask) -> None:
+        if not ask.reply.done():
+            error = TimeoutError()
             self._observer.failed(kind_of(error))
-            raise unavailable(error) from error
+            ask.answer(error)
 
     def _flush(self) -> None:
         """Send what waits, as far as there are connections."""
@@ -144,6 +147,7 @@ class Link:
                 break
             ask = self._waiting.popleft()
             if ask.reply.done():
+                ask.deadline.cancel()
                 continue
             if ask.since is not None:
                 self._observer.waited(time.monotonic() - ask.since)
