@@ -154,8 +154,9 @@ def _waiters(found: dict[str, Any]) -> Iterator[str]:
 def _growth(found: dict[str, Any]) -> Iterator[str]:
     yield "## Growth\n"
     yield (
-        "Recorded jobs in Redis. Ratios are to a second stack that keeps its 100, measured in turns: of the rates, and "
-        "of the replica's processor time for each answer, which a busy machine disturbs less.\n"
+        "Recorded jobs in Redis, against a second stack that keeps its 100, measured in turns: the rates, and the "
+        "replica's processor time for each answer, which a busy machine disturbs less. Two processes of one program "
+        f"differ a little for good ({_apart(found)}); the ratios say how that moves from where both have 100.\n"
     )
     kinds = ("poll", "list", "submit")
     rows = [
@@ -186,6 +187,11 @@ def _growth(found: dict[str, Any]) -> Iterator[str]:
     yield "- " + _verdict(worst["ratio"] >= 0.9, f"worst ratio of a rate: {worst['ratio']} (wanted: 0.9 and more)")
     yield "- " + _verdict(worst["cpu_ratio"] >= 0.9, f"worst ratio of processor time: {worst['cpu_ratio']}")
     yield "- " + _verdict(most <= 1.1, f"largest ratio of a replica's memory: {most} (wanted: 1.1 and less)")
+
+
+def _apart(found: dict[str, Any]) -> str:
+    shown = sorted(each for name, each in found.get("apart", {}).items() if name != "replica_ratio")
+    return f"here by {shown[0]} to {shown[-1]}" if shown else "here not measured"
 
 
 def _fairness(found: dict[str, Any]) -> Iterator[str]:

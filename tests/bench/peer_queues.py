@@ -70,7 +70,7 @@ async def submitter(name, url):
         await queue.connect()
 
         async def one():
-            await queue.apply("noop")
+            await queue.apply("noop", poll_interval=0.01, retries=3)
 
     else:
         broker, task = taskiq(url)
