@@ -204,13 +204,12 @@ def test_ctrl_c_twice_leaves_at_once_and_nothing_stays() -> None:
         terminal.wait_for("ready")
         terminal.press(CTRL_C)
         terminal.wait_for("cancelling")
-        started = time.monotonic()
         terminal.press(CTRL_C)
         code = terminal.wait()
 
     assert code == 130
-    assert time.monotonic() - started < 2
     assert "left at once" in terminal.screen
+    assert "oncebox: cancelled." not in terminal.screen
     assert all_gone("done # twice")
 
 

@@ -57,18 +57,18 @@ def test_the_engine_and_its_sandboxes_go_with_a_replica_that_is_stopped(replica:
 
 
 def test_a_replica_that_shuts_down_serves_on_for_the_delay_and_is_not_ready(spawn: Spawner) -> None:
-    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_DELAY": "1.5"})
+    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_DELAY": "4"})
     assert replica.ask("GET", "/readyz").status == 200
     replica.process.send(signal.SIGTERM)
     began = time.monotonic()
     while replica.ask("GET", "/readyz").status == 200:
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 3
     not_ready = replica.ask("GET", "/readyz")
     assert not_ready.json()["reasons"] == ["This replica is shutting down."]
     assert not_ready.headers["Connection"] == "close"
     replica.submit(replica.sandbox(), "true")
     assert replica.process.wait() == 0
-    assert 1.5 <= time.monotonic() - began < 8
+    assert time.monotonic() - began >= 4
 
 
 def test_long_polls_answer_and_event_streams_end_without_end(replica: Replica) -> None:
@@ -91,7 +91,7 @@ def test_long_polls_answer_and_event_streams_end_without_end(replica: Replica) -
         began = time.monotonic()
         replica.process.send(signal.SIGTERM)
         assert poll.result(timeout=10).json()["state"] == "running"
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
     follower.join(timeout=10)
     assert "output" in seen
     assert "end" not in seen

@@ -5,7 +5,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -34,6 +35,8 @@ from service.ports.engine import (
     Unclear,
 )
 from tests.support.processes import ManagedProcess
+
+T = TypeVar("T")
 
 KEY = "the-engines-key"
 SPEC = SandboxSpec(image="python:3.12", entrypoint=["sleep", "infinity"], cpu="1", memory="1Gi", timeout=600)
@@ -92,6 +95,16 @@ async def sandbox(engine: OpenSandboxEngine) -> AsyncIterator[str]:
     await until(lambda: answers(engine, info.id))
     yield info.id
     await engine.delete_sandbox(info.id)
+
+
+async def before_the_stream_ends(work: Callable[[], Awaitable[T]]) -> T:
+    """What comes before the end of the stream, which is a second after the command's; on a busy machine at some try."""
+    for _ in range(5):
+        began = time.monotonic()
+        found = await work()
+        if time.monotonic() - began < 0.9:
+            return found
+    raise AssertionError("waited for the end of the stream")
 
 
 async def answers(engine: Engine, sandbox: str) -> bool:
@@ -253,10 +266,8 @@ async def test_an_id_that_can_be_none_is_missing_and_nothing_is_asked(make: Make
 
 
 async def test_a_job_runs_and_its_output_is_read_by_ranges(engine: OpenSandboxEngine, sandbox: str) -> None:
-    began = time.monotonic()
     spec = CommandSpec(command='echo one; echo two >&2; printf "%s" "$X"; exit 7', timeout=60, env={"X": "\u00e9"})
-    command = await engine.submit(sandbox, spec)
-    assert time.monotonic() - began < 0.9, "waited for the end of the stream"
+    command = await before_the_stream_ends(lambda: engine.submit(sandbox, spec))
     status = await ended(engine, sandbox, command)
     assert (status.id, status.exit_code, status.signal, status.running) == (command, 7, None, False)
     assert status.content == spec.command
@@ -371,9 +382,9 @@ async def events(engine: Engine, sandbox: str, command: str, timeout: float = 30
 
 
 async def test_a_stream_ends_with_the_exit(engine: OpenSandboxEngine, sandbox: str) -> None:
-    began = time.monotonic()
-    found = [each for each in await events(engine, sandbox, "echo a; echo; echo b >&2; exit 3") if each.type != "ping"]
-    assert time.monotonic() - began < 0.9
+    command = "echo a; echo; echo b >&2; exit 3"
+    found = await before_the_stream_ends(lambda: events(engine, sandbox, command))
+    found = [each for each in found if each.type != "ping"]
     assert found[0].type == "init"
     assert re.fullmatch("[0-9a-f]{32}", found[0].text)
     assert [each.text for each in found if each.type == "stdout"] == ["a", "\n"]
