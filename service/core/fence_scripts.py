@@ -102,6 +102,7 @@ mark; [ ! -e "$f" ] || { echo fence:; head -c @SHOWN@ "$f" 2>/dev/null; echo .; 
 # left. A group is ended only where its leader carries the token; else (no groups of ours here) the process
 # alone. SIGKILL takes effect after `kill` has returned, later still in a process that waits for a disk: ended is
 # what can no longer be found. Zombies that nobody reaps still take signals, so the wait for a whole group is short.
+# `--` before a group is needed for dash's -s, counts as an error in busybox, and is no number to dash's -0.
 END = r"""
 can_find || { echo end=error; exit 0; }
 find_token || {
@@ -111,7 +112,7 @@ g=; for p in $w; do
 s=; { read -r s <"${p%/*}/stat"; } 2>/dev/null; set -- ${s##*) }; p=${p#/proc/}; p=${p%/*}
 [ "$3" != "$p" ] || p=-$p; g="$g $p"; done
 all() { for p in $g; do kill -s $1 -- $p; done 2>/dev/null; }
-left() { for p in $g; do kill -s 0 -- $p && return 0; done 2>/dev/null; return 1; }
+left() { for p in $g; do kill -0 $p && return 0; done 2>/dev/null; return 1; }
 wait_while() { n=0; while "$1" && [ $n -lt $2 ]; do
 n=$((n + 1)); sleep 0.1 2>/dev/null || { sleep 1; n=$((n + 9)); }; done; }
 all TERM; wait_while find_token 30

@@ -335,6 +335,17 @@ def test_what_can_still_be_found_after_sigkill_has_not_ended(shell: Shell, monke
     assert process.wait(5) == -signal.SIGKILL
 
 
+def test_the_end_is_waited_for_with_all_that_the_first_process_left(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = started(shell, "(trap '' TERM; sleep 60) & sleep 60")
+    monkeypatch.setattr(fence_scripts, "END", fence_scripts.END.replace("all KILL", "all CONT", 1))
+    begin = time.monotonic()
+    assert end(shell) == "ended"
+    assert time.monotonic() - begin > 1
+    os.killpg(process.pid, signal.SIGKILL)
+
+
 def test_a_pid_that_is_anothers_by_now_is_left_alone(shell: Shell) -> None:
     boot = mark(shell)
     assert submit(shell, boot).code == 0
