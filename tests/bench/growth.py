@@ -9,24 +9,38 @@ memory lies, how they hash), so what is shown is how that comparison moves from 
 import asyncio
 import secrets
 import statistics
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
 from service.client import AsyncSandbox
 from service.core import identity
 from service.store import keys
-from tests.bench.bed import QUICK, SECONDS, alternating, finished_jobs, one_replica, sandbox_on
-from tests.bench.http_load import Measured, closed_loop, get, post
+from tests.bench.bed import QUICK, finished_jobs, one_replica, sandbox_on
+from tests.bench.http_load import closed_loop, get, post
 from tests.support.stack import Stack
 
 SIZES = (100, 1_000, 10_000) if QUICK else (100, 1_000, 10_000, 100_000)
 KINDS = ("poll", "list", "submit")
 _RATIOS = (*(f"{kind}_{what}" for kind in KINDS for what in ("ratio", "cpu_ratio")), "replica_ratio")
+ROUNDS = 4 if QUICK else 24
+"""Many short ones: the machine's own ups and downs last for seconds, and meet both sides of a round alike."""
+SECONDS = 0.5
 CONNECTIONS = 16
 BATCH = 1_000
+
+
+class Costs(NamedTuple):
+    """Of one round."""
+
+    rate: float
+    cpu: float
+    """Seconds of the replica's processor for each answer."""
+
+
+Side = Callable[[], Awaitable[Costs]]
 
 
 class Shelf:
@@ -36,8 +50,6 @@ class Shelf:
         self.url = stack.replica_url(0)
         self.stack = stack
         self.ids: list[str] = []
-        self.used: dict[str, list[float]] = {}
-        """Microseconds of the replica's processor for each answer, by kind, a value a round."""
         self._sandbox = sandbox
         self._client = redis.Redis(port=stack.redis.port)
 
@@ -69,32 +81,27 @@ class Shelf:
                 self.ids.append(id)
             pipe.execute()
 
-    async def poll(self) -> Measured:
+    async def poll(self) -> Costs:
         """Any of the recorded ones."""
         step = 7919  # a prime: all over the place
         requests = [get(f"/v1/exec-jobs/{self.ids[number * step % len(self.ids)]}") for number in range(256)]
-        return await self._timed("poll", lambda n: requests[n % 256], CONNECTIONS)
+        return await self._timed(lambda n: requests[n % 256], CONNECTIONS)
 
-    async def list(self) -> Measured:
+    async def list(self) -> Costs:
         """The newest page."""
         request = get("/v1/exec-jobs?page_size=50")
-        return await self._timed("list", lambda _: request, CONNECTIONS)
+        return await self._timed(lambda _: request, CONNECTIONS)
 
-    async def submit(self) -> Measured:
+    async def submit(self) -> Costs:
         """New jobs."""
         request = post("/v1/exec-jobs", {"sandbox_id": self._sandbox.id, "command": "true", "timeout": 60})
-        return await self._timed("submit", lambda _: request, 4)
+        return await self._timed(lambda _: request, 4)
 
-    async def _timed(self, kind: str, request: Callable[[int], bytes], connections: int) -> Measured:
+    async def _timed(self, request: Callable[[int], bytes], connections: int) -> Costs:
         before = self.stack.replicas[0].cpu_seconds()
         measured = await closed_loop(self.url, request, connections=connections, seconds=SECONDS)
         took = self.stack.replicas[0].cpu_seconds() - before
-        self.used.setdefault(kind, []).append(took / (measured.rate * SECONDS) * 1e6)
-        return measured
-
-    def cost(self, kind: str) -> float:
-        """The median of the rounds since this was asked last."""
-        return statistics.median(self.used.pop(kind))
+        return Costs(measured.rate, took / measured.rate / SECONDS)
 
     def memory(self) -> dict[str, float]:
         """MiB of the replica and of Redis."""
@@ -127,13 +134,20 @@ def _grown(row: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
 async def _row(small: Shelf, large: Shelf, size: int) -> dict[str, Any]:
     row: dict[str, Any] = {"jobs": size}
     for name in KINDS:
-        sides = {"small": getattr(small, name), "large": getattr(large, name)}
-        found = await alternating(sides)
-        row[f"{name}_rate"] = round(found["large"].rate, 1)
-        row[f"{name}_ratio"] = round(found["large"].rate / found["small"].rate, 3)
-        row[f"{name}_cpu_ratio"] = round(small.cost(name) / large.cost(name), 3)
+        found = [await _round(getattr(small, name), getattr(large, name), number) for number in range(ROUNDS)]
+        row[f"{name}_rate"] = round(statistics.median(many.rate for _, many in found), 1)
+        row[f"{name}_ratio"] = round(statistics.median(many.rate / few.rate for few, many in found), 3)
+        row[f"{name}_cpu_ratio"] = round(statistics.median(few.cpu / many.cpu for few, many in found), 3)
     memory, base = large.memory(), small.memory()
     row["replica_mib"] = round(memory["replica_mib"], 1)
     row["replica_ratio"] = round(memory["replica_mib"] / base["replica_mib"], 3)
     row["redis_mib"] = round(memory["redis_mib"], 1)
     return row
+
+
+async def _round(few: Side, many: Side, number: int) -> tuple[Costs, Costs]:
+    """Both, one after the other; each is the first in every other round."""
+    if number % 2:
+        return await few(), await many()
+    after = await many()
+    return await few(), after
