@@ -160,7 +160,8 @@ class Sandboxes:
             process, namespaces = await self._isolation.launch(layout, mounts, identifier, request.entrypoint, env)
             files = SandboxFiles(layout, mounts, namespaces.init)
         except (StartFailed, OSError) as error:
-            said = (layout.directory / "entrypoint.log").read_text(errors="replace")[-500:]
+            log = layout.directory / "entrypoint.log"
+            said = log.read_text(errors="replace")[-500:] if log.exists() else ""
             shutil.rmtree(layout.directory, ignore_errors=True)
             raise Refused(
                 500, "DOCKER::SANDBOX_START_FAILED", f"Failed to start the sandbox: {said or error}"

@@ -132,9 +132,16 @@ class Spawner:
                     self.reap()
                 elif descriptor in self.reports:
                     self.read_report(descriptor)
-                elif descriptor in self.infos:
+                elif self.has_started(descriptor):
                     self.read_info(descriptor)
             self.flush()
+
+    def has_started(self, info: int) -> bool:
+        """It is the report of a sandbox whose first process has started, and is waited for.
+
+        An event can be about a pipe that was closed since it came, whose number a new one has by now.
+        """
+        return info in self.infos and self.infos[info][1] < 0
 
     # -- the socket ---------------------------------------------------------------------------------------
 
@@ -318,7 +325,7 @@ class Spawner:
         """
         for descriptor in list(self.reports):
             self.read_report(descriptor)
-        for descriptor in [d for d, (_, write, _) in self.infos.items() if write < 0]:
+        for descriptor in filter(self.has_started, list(self.infos)):
             self.read_info(descriptor)
         while True:
             try:
