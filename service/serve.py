@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from service.core.app import Core
 
+HANDED_ON = 10
+"""Turns of the event loop after which an accepted connection has its handler (asyncio takes four)."""
 BACKLOG = 2048
 """Connections that wait to be accepted: with a short queue a burst of hundreds waits for resends."""
 KEEP_ALIVE_SECONDS = 75
@@ -158,8 +160,9 @@ class Replica:
     async def serve(self) -> None:
         """Serve until ``stop``, then finish what is owned and close everything."""
         grace = self.settings.shutdown_grace
-        config = hypercorn_config(self._listener.detach(), grace)
-        serving = asyncio.create_task(self._hypercorn(config))
+        listener = self._listener.detach()
+        config = hypercorn_config(listener, grace)
+        serving = asyncio.create_task(self._hypercorn(config, listener))
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -183,9 +186,21 @@ class Replica:
         except TimeoutError:
             log.error("some work did not end when it was cancelled")
 
-    async def _hypercorn(self, config: Config) -> None:
+    async def _hypercorn(self, config: Config, listener: int) -> None:
         app = cast(Any, self.app)  # Hypercorn's types of ASGI messages are its own
-        await hypercorn_serve(app, config, shutdown_trigger=self._stop.wait, mode="asgi")
+        await hypercorn_serve(app, config, shutdown_trigger=lambda: self._accepts_no_more(listener), mode="asgi")
+
+    async def _accepts_no_more(self, listener: int) -> None:
+        """Hypercorn's cue to close the listening socket.
+
+        asyncio loses connections that it has accepted and not yet handed on when that happens: nobody answers or closes
+        them until the process ends. So none is accepted any more from here on, and those that were get to Hypercorn.
+        What waits in the kernel's queue is reset, which callers take for what it is: nobody read their request.
+        """
+        await self._stop.wait()
+        asyncio.get_running_loop().remove_reader(listener)
+        for _ in range(HANDED_ON):
+            await asyncio.sleep(0)
 
 
 def hypercorn_config(descriptor: int, grace: float) -> Config:
