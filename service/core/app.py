@@ -11,6 +11,7 @@ from service.core import identity
 from service.core.claims import Claims
 from service.core.creating import LOOKUP_TRIES, Creator
 from service.core.execs import Execs
+from service.core.expiry import Expiry
 from service.core.fences import Fences
 from service.core.following import Follower
 from service.core.jobs import Jobs
@@ -21,6 +22,7 @@ from service.core.quotas import Quotas
 from service.core.rates import Rates
 from service.core.reading import Reader
 from service.core.reconciling import Reconciler
+from service.core.sandbox_records import SandboxRecords
 from service.core.sandboxes import Sandboxes
 from service.core.submitting import Submitter
 from service.core.sweeping import Sweeper
@@ -74,6 +76,8 @@ class Core:
             lease=settings.lease,
             telemetry=self.telemetry,
         )
+        self.sandbox_records = SandboxRecords(store, self.quotas, retention=settings.retention)
+        self.expiry = Expiry(store, engine, self.sandbox_records, self.tasks)
         self.creator = Creator(self)
         self.sandboxes = Sandboxes(self)
         self.pace = Pace(store, settings.engine_interval)

@@ -252,8 +252,9 @@ class Creator:
             metadata=dict(order.spec.metadata),
             created_at=info.created_at,
             expires_at=info.expires_at,
+            asked_until=info.expires_at,
         )
-        await self._core.claims.persist(lambda: self._core.sandboxes.remember(info.id, remembered))
+        await self._core.claims.persist(lambda: self._core.sandbox_records.remember(info.id, remembered))
         await pauses.reach(pauses.BEFORE_SETTLE)
         body = records.encode(msgspec.structs.replace(claim, sandbox_id=info.id, failure=None))
         return await self._write(mine, ClaimState.DONE, body, self._settings.retention)

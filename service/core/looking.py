@@ -19,7 +19,7 @@ from service.core.output import Reading
 from service.core.records import JobBody
 from service.core.states import ClaimState
 from service.core.telemetry import Kind
-from service.messages import MAX_JOB_TIMEOUT, JobState, Reason, SandboxState
+from service.messages import JobState, Reason, SandboxState
 from service.ports.engine import (
     CommandMissing,
     CommandNotRunning,
@@ -107,6 +107,8 @@ class Looker:
             self._store.end_look(record.id, sandbox_id=body.sandbox_id),
             self._core.quotas.free_job(body.tenant, record.id),
         ]
+        if record.state is ClaimState.CLOSED:
+            self._core.expiry.job_ended(body.sandbox_id)
         if record.state is ClaimState.CLOSED and body.fenced:
             after = self._settings.retention + CLEAN_MARGIN
             chores.append(self._store.put_off("fences", f"{record.id} {record.attempt}", after=after))
@@ -142,7 +144,7 @@ class Looker:
             return await self.troubled(record, body)
         body = msgspec.structs.replace(body, troubled_since=None)
         if ending is None and record.now / 1000 // EXPIRY_EVERY != body.looked_at // EXPIRY_EVERY:
-            await self._core.submitter.keep_alive(body)
+            await self._core.expiry.keep(body)
         if ending is not None:
             return await self._drain(record, msgspec.structs.replace(body, ended_at=record.now / 1000), ending)
         if body.kind == "exec":
@@ -205,7 +207,7 @@ class Looker:
         if code is not None:
             body = msgspec.structs.replace(body, finished_at=now)
             return endings.by_fence(code, cancel=record.cancel, interrupted=body.interrupted), body
-        overdue = body.timeout > 0 and now > self.deadline(body)
+        overdue = body.timeout > 0 and now > records.deadline(body)
         if look.alive:
             if not (overdue or record.cancel):
                 return None, body
@@ -214,7 +216,7 @@ class Looker:
             body = msgspec.structs.replace(body, finished_at=now)
             state = JobState.CANCELLED if record.cancel else JobState.TIMED_OUT
             return Ending(state, 128 + endings.SIGKILL), body
-        if look.alive is None and now < self.deadline(body) + DEADLINE_GRACE:
+        if look.alive is None and now < records.deadline(body) + DEADLINE_GRACE:
             return None, body
         mark = fence.parse_boot((body.boot or "").encode())
         if mark is not None and mark.replaced_by(look.start):
@@ -282,14 +284,10 @@ class Looker:
         now = record.now / 1000
         since = now if paused else body.troubled_since or now
         body = msgspec.structs.replace(self._looked(body, news=False), logs_ok=False, troubled_since=since)
-        if now > self.deadline(body) + DEADLINE_GRACE and now - since > DEADLINE_GRACE:
+        if now > records.deadline(body) + DEADLINE_GRACE and now - since > DEADLINE_GRACE:
             lost = msgspec.structs.replace(body, state=JobState.LOST, reason=Reason.ENGINE_UNREACHABLE)
             return await self.write(record, ClaimState.CLOSED, lost)
         return await self.write(record, record.state, body, quiet=True)
-
-    def deadline(self, body: JobBody) -> float:
-        """When the command is over by its timeout, Unix seconds by the store's clock."""
-        return (body.dispatched_at or body.submitted_at) + (body.timeout or MAX_JOB_TIMEOUT)
 
     def token(self, record: Record) -> str:
         """The token of the record's fence."""

@@ -207,7 +207,7 @@ class Reconciler:
             return await self._adopt(record, body, Fence(kind="damaged"))
         if mark is not None and mark.replaced_by(start):
             return await self._lost(record, body, Reason.CONTAINER_RESTARTED)
-        if record.now / 1000 > self._core.looker.deadline(body) + DEADLINE_GRACE:
+        if record.now / 1000 > records.deadline(body) + DEADLINE_GRACE:
             return await self._lost(record, body, Reason.FENCE_WIPED)
         return await self._later(record, body)
 

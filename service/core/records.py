@@ -16,7 +16,7 @@ import msgspec
 from service import errors
 from service.core import identity
 from service.core.states import ClaimState
-from service.messages import Job, JobState, Metadata, Reason, Resources, Sandbox, SandboxState
+from service.messages import MAX_JOB_TIMEOUT, Job, JobState, Metadata, Reason, Resources, Sandbox, SandboxState
 from service.ports.engine import SandboxInfo
 from service.ports.store import Record
 
@@ -118,6 +118,9 @@ class SandboxRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     metadata: Metadata = {}
     created_at: float | None = None
     expires_at: float | None = None
+    """As the engine was told: what the caller asked for, or later for the sake of jobs. Unix seconds."""
+    asked_until: float | None = None
+    """The caller's own expiry, by create or renewal; None in records of older releases."""
     ready: bool = False
     deleted: bool = False
 
@@ -164,6 +167,11 @@ def rfc3339(seconds: float | None) -> str | None:
         return None
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def deadline(body: JobBody) -> float:
+    """When the command is over by its timeout, Unix seconds by the store's clock."""
+    return (body.dispatched_at or body.submitted_at) + (body.timeout or MAX_JOB_TIMEOUT)
 
 
 def job_state(record: Record, body: JobBody) -> JobState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,7 +12,7 @@ from service import errors
 from service.core import identity, listing, records
 from service.core.answers import Answer
 from service.core.creating import Order
-from service.core.problems import refusal
+from service.core.problems import not_executed, refusal
 from service.core.records import SandboxRecord
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Sandbox, SandboxPage, SandboxState
@@ -39,6 +39,8 @@ class Sandboxes:
         self._store = core.store
         self._engine = core.engine
         self._settings = core.settings
+        self._records = core.sandbox_records
+        self._expiry = core.expiry
         self._alive: dict[str, tuple[float, bool]] = {}
 
     # -- create
@@ -78,35 +80,6 @@ class Sandboxes:
 
     # -- whose it is
 
-    async def remember(self, sandbox_id: str, record: SandboxRecord) -> None:
-        """Keep a sandbox's record until its expiry plus the retention."""
-        left = await self._left(record)
-        await self._store.put_sandbox(sandbox_id, records.encode(record), ttl=left + self._settings.retention)
-        await self._hold(record, left)
-
-    async def _amend(self, sandbox_id: str, known: SandboxRecord, **changes: Any) -> SandboxRecord:
-        """Change a sandbox's record, whatever others change in it meanwhile; the record as it was before.
-
-        ``known`` counts where it has been forgotten.
-        """
-        while True:
-            raw = await self._store.get_sandbox(sandbox_id)
-            before = records.sandbox_record(raw) if raw is not None else known
-            after = msgspec.structs.replace(before, **changes)
-            left = await self._left(after)
-            ttl = left + self._settings.retention
-            if after == before or await self._store.swap_sandbox(sandbox_id, raw, records.encode(after), ttl=ttl):
-                await self._hold(after, left)
-                return before
-
-    async def _left(self, record: SandboxRecord) -> float:
-        now = await self._store.now() / 1000
-        return max(0.0, (record.expires_at or now + 86_400) - now)
-
-    async def _hold(self, record: SandboxRecord, left: float) -> None:
-        if record.digest is not None and not record.deleted:
-            await self._core.quotas.hold_sandbox(record.tenant, record.digest, left)
-
     async def known(self, tenant: str, sandbox_id: str, *, deleted: bool = False) -> SandboxRecord:
         """The record of a sandbox of this tenant.
 
@@ -143,8 +116,9 @@ class Sandboxes:
             metadata={key: value for key, value in labels.items() if not records.is_reserved(key)},
             created_at=info.created_at,
             expires_at=info.expires_at,
+            asked_until=info.expires_at,
         )
-        await self.remember(sandbox_id, record)
+        await self._records.remember(sandbox_id, record)
         return record
 
     async def gone(self, sandbox_id: str) -> bool:
@@ -211,7 +185,7 @@ class Sandboxes:
                 await self._core.fences.ready(sandbox_id)
         except (EngineError, TimeoutError):
             return False
-        await self._amend(sandbox_id, record, ready=True)
+        await self._records.amend(sandbox_id, record, ready=True)
         return True
 
     async def _shown_when_ready(self, tenant: str, sandbox_id: str, wait: float) -> Sandbox:
@@ -234,29 +208,22 @@ class Sandboxes:
     async def renew(self, tenant: str, sandbox_id: str, timeout: int) -> Sandbox:
         """Let it live for ``timeout`` seconds from now; running jobs keep it alive all the same."""
         record = await self.known(tenant, sandbox_id)
-        wanted = await self._store.now() / 1000 + timeout
-        for job in await self._store.get_many(await self._store.active_of(sandbox_id)):
-            if job is not None and job.state.active:
-                wanted = max(wanted, self._core.looker.deadline(records.job_body(job)))
-        await self.extend(sandbox_id, record, wanted)
+        asked = await self._store.now() / 1000 + timeout
+        before = await self._records.amend(sandbox_id, record, asked_until=asked)
+        try:
+            await self._expiry.settle(sandbox_id, tell=True)
+        except EngineError as error:
+            if not_executed(error):
+                await self._not_renewed(sandbox_id, asked, before)
+            raise refusal(error, sandbox_id=sandbox_id) from error
         return await self.get(tenant, sandbox_id)
 
-    async def extend(self, sandbox_id: str, record: SandboxRecord, expires_at: float) -> None:
-        """Set the expiry (Unix seconds), and remember it.
-
-        Where somebody else set it since ``record`` was read, the engine may have heard the two in any order: then
-        the later expiry is set once more.
-        """
-        while True:
-            try:
-                agreed = await self._engine.renew_sandbox(sandbox_id, expires_at)
-            except EngineError as error:
-                raise refusal(error, sandbox_id=sandbox_id) from error
-            before = await self._amend(sandbox_id, record, expires_at=agreed)
-            if before.expires_at is None or before.expires_at in (record.expires_at, agreed):
-                return
-            expires_at = max(agreed, before.expires_at)
-            record = msgspec.structs.replace(before, expires_at=agreed)
+    async def _not_renewed(self, sandbox_id: str, asked: float, before: SandboxRecord) -> None:
+        """What was asked for before counts again, unless somebody asked for something else meanwhile."""
+        raw, record = await self._records.read(sandbox_id)
+        if record is not None and record.asked_until == asked:
+            again = msgspec.structs.replace(record, asked_until=before.asked_until)
+            await self._records.swap(sandbox_id, raw, again)
 
     async def pause(self, tenant: str, sandbox_id: str) -> Sandbox:
         """Pause it; pausing the paused is fine."""
@@ -292,7 +259,7 @@ class Sandboxes:
         except EngineError as error:
             raise refusal(error, sandbox_id=sandbox_id) from error
         self._alive.pop(sandbox_id, None)
-        await self._amend(sandbox_id, record, deleted=True)
+        await self._records.amend(sandbox_id, record, deleted=True)
         if record.digest is not None:
             await self._core.quotas.free_sandbox(tenant, record.digest)
         await self._core.follower.sandbox_ended(sandbox_id)

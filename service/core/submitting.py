@@ -7,7 +7,6 @@ service itself, the attempt goes up only past a void, and the boot mark is read 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -27,16 +26,10 @@ from service.ports.store import Record
 if TYPE_CHECKING:
     from service.core.app import Core
 
-log = logging.getLogger("oncebox.submitting")
-
 SLOW_SANDBOX = 2.0
 """Seconds after which a sandbox that does not answer is asked about at the lifecycle server."""
 SLOT_MARGIN = 120.0
 """Seconds past its timeout after which a job no longer counts as running, whatever became of it."""
-EXPIRY_MARGIN = 120.0
-"""Seconds that a sandbox is kept beyond a job's deadline."""
-EXPIRY_STEP = 300.0
-"""Seconds that a renewal adds to that, so that not every job of a sandbox renews it."""
 FIRST_LOOK = 0.05
 """Seconds after the dispatch until the first look: the wrapper needs a few ms to make its fence."""
 
@@ -259,17 +252,6 @@ class Submitter:
             if not reading.done():
                 reading.cancel()
 
-    async def keep_alive(self, body: JobBody) -> None:
-        """Renew a sandbox whose expiry is nearer than a job's deadline; never shorten it. Tried again by followers."""
-        try:
-            raw = await self._store.get_sandbox(body.sandbox_id)
-            known = records.sandbox_record(raw) if raw is not None else None
-            wanted = self._core.looker.deadline(body) + EXPIRY_MARGIN
-            if known is not None and known.expires_at is not None and known.expires_at < wanted:
-                await self._core.sandboxes.extend(body.sandbox_id, known, wanted + EXPIRY_STEP)
-        except errors.OnceboxError as error:
-            log.warning("sandbox %s could not be renewed for a job: %s", body.sandbox_id, error.code)
-
     async def _why(self, error: EngineError, sandbox_id: str) -> errors.OnceboxError:
         """What a call that was not executed means: the sandbox's own state tells more than a closed port."""
         problem = refusal(error, sandbox_id=sandbox_id)
@@ -319,7 +301,7 @@ class Submitter:
     async def accepted(self, mine: Record, body: JobBody, engine_id: str) -> Record | None:
         """The engine took the command."""
         await pauses.reach(pauses.AFTER_DISPATCH)
-        self._core.tasks.start(self.keep_alive(body), f"keep alive {body.sandbox_id}")
+        self._core.tasks.start(self._core.expiry.keep(body), f"keep alive {body.sandbox_id}")
         return await self.write(mine, ClaimState.ACCEPTED, msgspec.structs.replace(body, engine_id=engine_id))
 
     async def write(self, mine: Record, state: ClaimState, body: JobBody) -> Record | None:

@@ -10,14 +10,15 @@ import msgspec
 import pytest
 
 from service import errors
-from service.core import execs, looking, records
+from service.core import execs, expiry, looking, records
 from service.core.answers import ExecEvent
 from service.core.app import Core
 from service.core.fence import Ready
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Exec, ExecJobOutput, ExecResult, ExecText, JobOutput, JobState, SubmitJob
+from service.ports.engine import Refused
 from service.ports.store import Record
-from tests.integration.core_rig import Rig, eventually, follow, submit
+from tests.integration.core_rig import Rig, eventually, execute, follow, submit
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
@@ -284,9 +285,6 @@ async def recorded(core: Core, id: str, wanted: bytes) -> bool:
 
 async def test_a_renewal_for_a_job_does_not_undo_a_caller_s_that_came_meanwhile(core: Core, other: Core) -> None:
     box = (await core.sandboxes.create("default", CreateSandbox(timeout=60), None)).value.sandbox_id
-    job = records.JobBody(
-        tenant="default", sandbox_id=box, fingerprint="", command="", timeout=1000, submitted_at=await core.clock()
-    )
     asked, go, renew = asyncio.Event(), asyncio.Event(), core.engine.renew_sandbox
 
     async def late(sandbox_id: str, expires_at: float) -> float:
@@ -295,12 +293,53 @@ async def test_a_renewal_for_a_job_does_not_undo_a_caller_s_that_came_meanwhile(
         return await renew(sandbox_id, expires_at)
 
     core.engine.renew_sandbox = late  # type: ignore[method-assign]
-    for_the_job = asyncio.ensure_future(core.submitter.keep_alive(job))
+    await submit(core, box, "sleep 30", timeout=1000)
     await asked.wait()
     shown = await other.sandboxes.renew("default", box, 80_000)
     go.set()
-    await for_the_job
-    assert (await other.sandboxes.get("default", box)).expires_at == shown.expires_at
+
+    async def as_asked() -> bool:
+        told = (await core.engine.get_sandbox(box)).expires_at
+        return records.rfc3339(told) == shown.expires_at == (await other.sandboxes.get("default", box)).expires_at
+
+    await eventually(as_asked)
+
+
+async def test_a_job_s_end_gives_back_the_time_that_it_took(core: Core) -> None:
+    made = (await core.sandboxes.create("default", CreateSandbox(timeout=60), None)).value
+    box = made.sandbox_id
+    longer = await submit(core, box, "until [ -e over ]; do sleep 0.05; done", timeout=1000)
+    shorter = await submit(core, box, "until [ -e done ]; do sleep 0.05; done", timeout=500)
+
+    async def kept(least: float, most: float) -> bool:
+        """From now on, by the engine itself."""
+        told = (await core.engine.get_sandbox(box)).expires_at
+        assert told is not None
+        return least < told - await core.clock() < most
+
+    await eventually(lambda: kept(1000, 1000 + expiry.MARGIN + expiry.STEP + 5))
+    await execute(core, box, "touch over")
+    await follow(core, longer)
+    await eventually(lambda: kept(500, 500 + expiry.MARGIN + expiry.STEP + 5))
+    await execute(core, box, "touch done")
+    await follow(core, shorter)
+    # What the caller asked for is nearly over by now: there is always time to fetch what a job has left.
+    await eventually(lambda: kept(30, expiry.MARGIN + 5))
+
+
+async def test_a_renewal_that_is_refused_counts_for_nothing(core: Core, box: str) -> None:
+    before = await core.sandboxes.get("default", box)
+    renew = core.engine.renew_sandbox
+
+    async def refused(sandbox_id: str, expires_at: float) -> float:
+        raise Refused("over the server's maximum")
+
+    core.engine.renew_sandbox = refused  # type: ignore[method-assign]
+    with pytest.raises(errors.EngineRejected):
+        await core.sandboxes.renew("default", box, 80_000)
+    core.engine.renew_sandbox = renew  # type: ignore[method-assign]
+    await core.expiry.settle(box, tell=True)
+    assert (await core.sandboxes.get("default", box)).expires_at == before.expires_at
 
 
 async def test_a_look_for_readiness_does_not_bring_back_what_was_deleted(core: Core, other: Core, box: str) -> None:
