@@ -139,11 +139,22 @@ Metadata = dict[str, str]
 Env = dict[str, str]
 
 
-class Resources(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The engine's own strings, such as ``"500m"`` and ``"4Gi"``."""
+CPU = r"^([1-9][0-9]{0,5}(\.[0-9]{1,3})?|0\.([1-9][0-9]{0,2}|0[1-9][0-9]?|00[1-9])|[1-9][0-9]{0,8}m)$"
+MEMORY = (
+    r"^([1-9][0-9]{0,17}|[1-9][0-9]{0,14}(k|Ki)|[1-9][0-9]{0,11}(M|Mi)|[1-9][0-9]{0,8}(G|Gi)|[1-9][0-9]{0,5}(T|Ti))$"
+)
+"""Quantities that every runtime of the engine reads alike. Kubernetes stops at one that it can't parse, for every
+sandbox; Docker's runtime drops it and sets no limit. ``m`` is a thousandth of a byte to one, a million bytes to the
+other; zero is no limit to Docker."""
 
-    cpu: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?m?$", max_length=16)] | None = None
-    memory: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?([EPTGMK]i?|k|m)?$", max_length=16)] | None = None
+
+class Resources(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The engine's own strings, such as ``"500m"`` and ``"4Gi"``. The rules of ``service.core.rules`` check them."""
+
+    cpu: Annotated[str, Meta(extra_json_schema={"pattern": CPU})] | None = None
+    """CPUs, above 0: ``"2"``, ``"0.5"``, or thousandths: ``"500m"``."""
+    memory: Annotated[str, Meta(extra_json_schema={"pattern": MEMORY})] | None = None
+    """Bytes, a whole number above 0 with ``k``, ``M``, ``G``, ``T`` or ``Ki``, ``Mi``, ``Gi``, ``Ti``: ``"1536Mi"``."""
 
 
 class CreateSandbox(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -155,6 +166,8 @@ class CreateSandbox(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     metadata: Metadata | None = None
     resources: Resources | None = None
     timeout: Annotated[int, Meta(ge=60, le=86_400)] | None = None
+    """Seconds that it lives. A job whose own timeout ends later keeps it until then; when that job is over, this
+    counts again."""
     workspace_owner: str | None = None
     wait_ready: Annotated[int, Meta(ge=0, le=120)] | None = None
 

@@ -289,6 +289,8 @@ def _workspace_dirs(value: Any) -> tuple[tuple[str, str], ...]:
             pairs.append((directory, _absolute(mount)))
         except ValueError:
             raise expected from None
+        if ":" in mount:  # Kubernetes takes none such
+            raise expected
     if not pairs or any(len(set(side)) != len(pairs) for side in zip(*pairs, strict=True)):
         raise expected
     return tuple(pairs)

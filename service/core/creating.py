@@ -69,17 +69,15 @@ class Creator:
         meaning = msgspec.structs.replace(request, metadata=labels if request.metadata is not None else None)
         print_ = identity.fingerprint(meaning, leave_out=frozenset({"wait_ready"}))
         own_key = key or identity.random_token()
-        resources = Resources(
-            cpu=(request.resources and request.resources.cpu) or DEFAULT_CPU,
-            memory=(request.resources and request.resources.memory) or DEFAULT_MEMORY,
-        )
+        asked = rules.resources(request.resources)
+        resources = Resources(cpu=asked.cpu or DEFAULT_CPU, memory=asked.memory or DEFAULT_MEMORY)
         spec = SandboxSpec(
-            image=rules.path("image", request.image) or self._settings.image,
+            image=rules.image(request.image) or self._settings.image,
             entrypoint=rules.texts("entrypoint", request.entrypoint) or DEFAULT_ENTRYPOINT,
             cpu=resources.cpu or DEFAULT_CPU,
             memory=resources.memory or DEFAULT_MEMORY,
             timeout=request.timeout or DEFAULT_TIMEOUT,
-            env=rules.env(request.env, reserved=RESERVED_VARIABLES),
+            env=rules.sandbox_env(request.env, reserved=RESERVED_VARIABLES),
             metadata=labels,
             volumes=self._mounts(owner),
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from service import errors
-from service.core import cursors, identity, opaque, records
+from service.core import cursors, identity, opaque, records, rules
 from service.core.answers import Answer, Event, RawOutput
 from service.core.cursors import END, Cursor
 from service.core.reading import Chunk
@@ -286,6 +286,7 @@ class Jobs:
         page_token: str | None,
     ) -> JobPage:
         """Newest first. Pages neither repeat nor skip while jobs come; one request looks at ``LOOKED_AT`` records."""
+        metadata = rules.metadata_filter(metadata)
         before = _parse_token(page_token)
         items: list[Job] = []
         looked = 0

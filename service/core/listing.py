@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from service import errors
-from service.core import opaque, records
+from service.core import opaque, records, rules
 from service.core.problems import refusal
 from service.core.records import matches
 from service.messages import Sandbox, SandboxPage, SandboxState
@@ -47,6 +47,7 @@ async def sandboxes(
     page_token: str | None,
 ) -> SandboxPage:
     """A tenant's sandboxes, newest first. A page may be short, or empty with a token."""
+    metadata = rules.metadata_filter(metadata)
     after = _parse(page_token)
     page = max(1, after.page - 1) if after else 1
     wanted = {**metadata, f"{records.RESERVED}tenant": tenant}

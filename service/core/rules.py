@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from service.core.records import is_reserved
 from service.errors import InvalidRequest, PayloadTooLarge
-from service.messages import MAX_COMMAND
+from service.messages import CPU, MAX_COMMAND, MEMORY, Resources
 
 MAX_METADATA = 64
 """Metadata entries of one sandbox or job."""
@@ -16,6 +16,15 @@ MAX_ENV = 1024
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_IMAGE = re.compile(
+    rf"(?:(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
+)
+"""An image's reference, as registries and every runtime read it (the grammar of ``distribution/reference``)."""
+_VARIABLE = re.compile(r"[!-<>-~ ]+")
+"""Printable ASCII but ``=``: what Kubernetes takes for the name of a variable, since 1.30."""
 _OWNER = re.compile(r"[A-Za-z0-9._@-]{1,128}")
 
 
@@ -53,6 +62,48 @@ def metadata(values: Mapping[str, str] | None) -> dict[str, str]:
     if len(kept) > MAX_METADATA:
         raise InvalidRequest.of("metadata", f"has more than {MAX_METADATA} entries")
     return kept
+
+
+def metadata_filter(wanted: Mapping[str, str]) -> dict[str, str]:
+    """Pairs that a list is filtered by: labels as in ``metadata``. Reserved keys are not a caller's to ask for."""
+    for key in wanted:
+        if is_reserved(key):
+            raise InvalidRequest.of("metadata", f"{shown(key)} is the server's own")
+    return metadata(wanted)
+
+
+def resources(wanted: Resources | None) -> Resources:
+    """Quantities that every runtime of the engine reads alike (see ``service.messages.MEMORY``)."""
+    if wanted is None:
+        return Resources()
+    if wanted.cpu is not None and not re.fullmatch(CPU, wanted.cpu):
+        raise InvalidRequest.of(
+            "resources.cpu", "must be CPUs above 0 to three places ('2', '0.5'), or whole thousandths ('500m')"
+        )
+    if wanted.memory is not None and not re.fullmatch(MEMORY, wanted.memory):
+        raise InvalidRequest.of(
+            "resources.memory",
+            "must be a whole number of bytes above 0, with k, M, G, T or Ki, Mi, Gi, Ti ('512Mi', '1536Mi', '4Gi')",
+        )
+    return wanted
+
+
+def image(value: str | None) -> str | None:
+    """An image's reference: ``[registry[:port]/]name[:tag][@digest]``."""
+    if value is not None and not _IMAGE.fullmatch(value):
+        raise InvalidRequest.of(
+            "image", "is no image reference ([registry[:port]/]name[:tag][@digest], name in lower case)"
+        )
+    return value
+
+
+def sandbox_env(values: Mapping[str, str] | None, *, reserved: frozenset[str]) -> dict[str, str]:
+    """The environment of a sandbox: as ``env``, and names that every runtime takes."""
+    checked = env(values, reserved=reserved)
+    for name in checked:
+        if not _VARIABLE.fullmatch(name):
+            raise InvalidRequest.of(f"env.{shown(name)}", "must have a name of printable ASCII without '='")
+    return checked
 
 
 def env(values: Mapping[str, str] | None, *, reserved: frozenset[str]) -> dict[str, str]:
