@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import uuid
 from typing import Any
 
 import msgspec
@@ -21,7 +22,10 @@ from service.messages import canonical
 DIGEST_LENGTH = 32
 """Hex digits of a digest: 128 bits, which fit a Kubernetes label value (63 characters)."""
 
-_COMMAND_ID = re.compile(r"cmd_([A-Za-z0-9_-]{1,171})_([0-9a-f]{32})")
+_COMMAND_ID = re.compile(r"cmd_([A-Za-z0-9_-]{2,172})_([A-Za-z0-9_-]{22})")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_UUID_LENGTH = 22
+"""Characters of base64url for 16 bytes. What follows the ``-`` before any other id never has so many."""
 
 
 def _packed(*parts: str | None) -> bytes:
@@ -67,16 +71,20 @@ def owner_digest(owner: str) -> str:
 
 def job_ref(digest: str | None) -> str:
     """The part of a ``command_id`` that leads back to the claim; 128 random bits for a job without a key."""
-    return secrets.token_hex(16) if digest is None else _hash("ref", digest)
+    return _base64(secrets.token_bytes(16) if digest is None else bytes.fromhex(_hash("ref", digest)))
 
 
 def command_id(sandbox_id: str, ref: str) -> str:
-    """``cmd_`` + the sandbox's id in base64url + ``_`` + ref."""
-    encoded = base64.urlsafe_b64encode(sandbox_id.encode()).rstrip(b"=").decode()
-    return f"cmd_{encoded}_{ref}"
+    """``cmd_``, the sandbox, ``_``, ref: 49 characters where the engine's ids are UUIDs.
+
+    The sandbox is the 16 bytes of its UUID in base64url; of an id that is none, ``-`` and its text in base64url.
+    """
+    if _UUID.fullmatch(sandbox_id):
+        return f"cmd_{_base64(uuid.UUID(sandbox_id).bytes)}_{ref}"
+    return f"cmd_-{_base64(sandbox_id.encode())}_{ref}"
 
 
-@functools.lru_cache(maxsize=4096)  # several times in each request
+@functools.lru_cache(maxsize=16_384)  # several times in each request, and in each name of a key
 def parse_command_id(text: str) -> tuple[str, str] | None:
     """The sandbox's id and the ref of a ``command_id``; None for anything that ``command_id`` would not make."""
     match = _COMMAND_ID.fullmatch(text)
@@ -84,12 +92,23 @@ def parse_command_id(text: str) -> tuple[str, str] | None:
         return None
     encoded, ref = match.groups()
     try:
-        sandbox_id = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+        if len(encoded) == _UUID_LENGTH:
+            sandbox_id = str(uuid.UUID(bytes=_from_base64(encoded)))
+        else:
+            sandbox_id = _from_base64(encoded.removeprefix("-")).decode()
+        if not sandbox_id or command_id(sandbox_id, _base64(_from_base64(ref))) != text:
+            return None
     except (binascii.Error, ValueError):
         return None
-    if not sandbox_id or command_id(sandbox_id, ref) != text:
-        return None
     return sandbox_id, ref
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def fence_token(ref: str, attempt: int) -> str:

@@ -2,12 +2,14 @@
 
 ::
 
-    (absent) --claim--> CLAIMED --dispatch--> DISPATCHED --settle--> ACCEPTED --advance--> RUNNING --> ENDED --> CLOSED
-                                                                     DONE (sandboxes)
+    (absent) --claim--> CLAIMED --dispatch--> DISPATCHED --settle--> ACCEPTED --advance--> RUNNING --> ENDED
+                                                         --settle--> DONE (sandboxes)        --finish--> CLOSED
+    (absent) --claim--> DISPATCHED              a job, where its boot mark is known and is in that very write
     CLAIMED, DISPATCHED --settle--> REFUSED     known not to have been executed
     CLAIMED --settle--> RUNNING                 Redis forgot another request with this key, and its fence was found
     DISPATCHED --settle, abandon--> UNKNOWN     may have been executed
-    UNKNOWN --advance--> ACCEPTED, RUNNING, VOIDED, CLOSED, DONE
+    UNKNOWN --advance--> ACCEPTED, RUNNING
+    UNKNOWN, ACCEPTED --finish--> VOIDED, REFUSED, CLOSED; RUNNING, ENDED --finish--> CLOSED
     ACCEPTED --reopen--> CLAIMED                the submission met a void and ran nothing: the next attempt is sent
     REFUSED, VOIDED --reopen--> CLAIMED         a retry really tries again
     UNKNOWN, DONE --reopen--> CLAIMED           sandboxes only: looked for and given up; gone
@@ -69,7 +71,7 @@ class ClaimState(Enum):
 _S = ClaimState
 
 SCRIPTS: Mapping[str, Mapping[ClaimState | None, frozenset[ClaimState]]] = {
-    "claim": {None: frozenset({_S.CLAIMED})},
+    "claim": {None: frozenset({_S.CLAIMED, _S.DISPATCHED})},
     "take_over": {_S.CLAIMED: frozenset({_S.CLAIMED})},
     "renew": {_S.CLAIMED: frozenset({_S.CLAIMED}), _S.DISPATCHED: frozenset({_S.DISPATCHED})},
     "release": {_S.CLAIMED: frozenset({_S.CLAIMED})},
@@ -88,13 +90,16 @@ SCRIPTS: Mapping[str, Mapping[ClaimState | None, frozenset[ClaimState]]] = {
         _S.ACCEPTED: frozenset({_S.CLAIMED}),
     },
     "advance": {
-        _S.UNKNOWN: frozenset(
-            {_S.UNKNOWN, _S.ACCEPTED, _S.RUNNING, _S.VOIDED, _S.REFUSED, _S.ENDED, _S.CLOSED, _S.DONE}
-        ),
-        _S.ACCEPTED: frozenset({_S.ACCEPTED, _S.RUNNING, _S.VOIDED, _S.REFUSED, _S.ENDED, _S.CLOSED}),
-        _S.RUNNING: frozenset({_S.RUNNING, _S.ENDED, _S.CLOSED}),
-        _S.ENDED: frozenset({_S.ENDED, _S.CLOSED}),
-        _S.DONE: frozenset({_S.DONE}),
+        _S.UNKNOWN: frozenset({_S.UNKNOWN, _S.ACCEPTED, _S.RUNNING}),
+        _S.ACCEPTED: frozenset({_S.ACCEPTED, _S.RUNNING, _S.ENDED}),
+        _S.RUNNING: frozenset({_S.RUNNING, _S.ENDED}),
+        _S.ENDED: frozenset({_S.ENDED}),
+    },
+    "finish": {
+        _S.UNKNOWN: frozenset({_S.VOIDED, _S.REFUSED, _S.CLOSED}),
+        _S.ACCEPTED: frozenset({_S.VOIDED, _S.REFUSED, _S.CLOSED}),
+        _S.RUNNING: frozenset({_S.CLOSED}),
+        _S.ENDED: frozenset({_S.CLOSED}),
     },
     "wish": {state: frozenset({state}) for state in _S if state.active},
     "restore": {None: frozenset({_S.RUNNING, _S.ENDED})},

@@ -84,14 +84,26 @@ class Store(Protocol):
     # -- claims: each is one script, one round trip; `service.core.states.SCRIPTS` has the legal moves.
     # -- Each returns (done, record): done is False where the compare failed, and record is what stands there.
 
-    async def claim(
-        self, id: str, *, token: str, owner: str, lease: float, body: bytes, request: bytes = b""
-    ) -> tuple[bool, Record]:
-        """Make the claim where there is none (``SET NX``), CLAIMED, epoch 1, attempt 1.
+    # -- A job stands in the lists of active ones (`active_of`, `due`) for as long as its claim is active, by the very
+    # -- script that writes the claim. ``tenant``, where it may be given: whose lists (`jobs`) a job is put on besides.
 
-        A record whose token is ``token`` is our own resent write: done. ``request`` is kept beside it, compressed
-        (see ``request``). Waits for ``claim_replicas`` acknowledgements where the adapter was told to; too few
-        raise ``StoreUnavailable``.
+    async def claim(
+        self,
+        id: str,
+        *,
+        token: str,
+        owner: str,
+        lease: float,
+        body: bytes,
+        request: bytes = b"",
+        tenant: str | None = None,
+        dispatched: bool = False,
+    ) -> tuple[bool, Record]:
+        """Make the claim where there is none (``SET NX``), CLAIMED or, where it is ``dispatched``, DISPATCHED.
+
+        Epoch 1, attempt 1. A record in that state whose token is ``token`` is our own resent write: done. ``request``
+        is kept beside it, compressed (see ``request``). Waits for ``claim_replicas`` acknowledgements where the adapter
+        was told to; too few raise ``StoreUnavailable``.
         """
         ...
 
@@ -120,6 +132,7 @@ class Store(Protocol):
         next_attempt: bool,
         body: bytes,
         request: bytes = b"",
+        tenant: str | None = None,
     ) -> tuple[bool, Record | None]:
         """REFUSED, VOIDED, ACCEPTED, UNKNOWN or DONE, at ``seen.revision`` and token, becomes CLAIMED again.
 
@@ -146,9 +159,12 @@ class Store(Protocol):
         ...
 
     async def settle(
-        self, mine: Record, state: ClaimState, *, body: bytes, ttl: float | None
+        self, mine: Record, state: ClaimState, *, body: bytes, ttl: float | None, look_in: float = 0.0
     ) -> tuple[bool, Record | None]:
-        """The owner (token and epoch) writes how it went. ``ttl`` seconds, or None to keep it for good."""
+        """The owner (token and epoch) writes how it went. ``ttl`` seconds, or None to keep it for good.
+
+        ``look_in`` seconds a job is looked at, where it is active still.
+        """
         ...
 
     async def abandon(self, seen: Record, *, body: bytes, ttl: float | None) -> tuple[bool, Record | None]:
@@ -164,29 +180,53 @@ class Store(Protocol):
         state: ClaimState,
         *,
         body: bytes,
-        ttl: float | None = None,
         append: Appended | None = None,
         quiet: bool = False,
-        look_in: float | None = None,
+        look_in: float = 0.0,
     ) -> tuple[bool, Record | None]:
-        """Whoever follows writes what it saw, at ``seen.revision`` and token.
+        """Whoever follows writes what it saw of an active job, at ``seen.revision`` and token.
 
         ``append`` adds output in the same script: where ``append.offset`` is the end of what is kept it is joined on,
         else it takes its place (a gap). Of what is kept, at least the last ``record_output`` bytes stay and at most
-        twice as many; closing (CLOSED) trims to ``record_output``, compresses, and sets the same TTL.
-        ``quiet``: no message (nothing a waiter needs to know). ``look_in``: besides, whether the compare held or not,
-        the same as ``next_look``.
+        twice as many. ``quiet``: no message (nothing a waiter needs to know). ``look_in``: seconds until the next look.
+        """
+        ...
+
+    async def finish(
+        self,
+        seen: Record,
+        state: ClaimState,
+        *,
+        body: bytes,
+        ttl: float,
+        append: Appended | None = None,
+        kept: bool = True,
+        streams: Mapping[str, bytes] | None = None,
+        clean_in: float | None = None,
+    ) -> tuple[bool, Record | None]:
+        """Whoever follows writes the end of a job, at ``seen.revision`` and token: all of it, or nothing.
+
+        CLOSED trims what is kept to ``record_output``, compresses it, and lists it for the budget. ``kept``: output may
+        have been kept before. ``streams`` are those of an exec. ``clean_in`` seconds the chore ``fences`` is due for
+        the job (``"<id> <attempt>"``).
         """
         ...
 
     async def wish_cancel(self, id: str) -> tuple[bool, Record | None]:
-        """Note the wish on any active record (see ``ClaimState.active``); again is fine. None: no such record."""
+        """Note the wish on any active record (see ``ClaimState.active``); again is fine. None: no such record.
+
+        What no lease holds is due for a look at once.
+        """
         ...
 
     async def restore(
-        self, id: str, state: ClaimState, *, attempt: int, token: str, body: bytes
+        self, id: str, state: ClaimState, *, attempt: int, token: str, body: bytes, tenant: str | None = None
     ) -> tuple[bool, Record]:
         """Write the record of a job that was found by its fence after the data was lost, where there is none."""
+        ...
+
+    async def forget(self, id: str) -> None:
+        """Drop a job from the lists of active ones, where its claim is gone or over."""
         ...
 
     async def request(self, id: str) -> bytes | None:
@@ -205,7 +245,7 @@ class Store(Protocol):
         ...
 
     async def put_streams(self, id: str, streams: Mapping[str, bytes], *, ttl: float) -> None:
-        """Keep the named outputs of an exec (``stdout``, ``stderr``) beside its record, compressed."""
+        """Keep the named outputs (``stdout``, ``stderr``) of an exec that still runs beside its record, compressed."""
         ...
 
     async def streams(self, id: str) -> dict[str, bytes] | None:
@@ -229,18 +269,10 @@ class Store(Protocol):
         """What was remembered of a sandbox."""
         ...
 
-    # -- indexes: written before the claim, removed after the end, dangling entries dropped when met
+    # -- jobs as lists
 
-    async def index_job(self, command_id: str, *, tenant: str, sandbox_id: str, look_in: float) -> None:
-        """List a job under its tenant and its sandbox (at the server's time.
-
-        A job listed already keeps its place), and as active with its first look in ``look_in`` seconds (never later
-        than one already set).
-        """
-        ...
-
-    async def unindex_job(self, command_id: str, *, tenant: str, sandbox_id: str) -> None:
-        """Take a job out of every index."""
+    async def unlist_job(self, command_id: str, *, tenant: str) -> None:
+        """Take a job that has no record any more out of its tenant's lists."""
         ...
 
     async def jobs(self, *, tenant: str, sandbox_id: str | None, before: JobRow | None, limit: int) -> list[JobRow]:
@@ -264,10 +296,6 @@ class Store(Protocol):
 
     async def next_look(self, command_id: str, *, after: float) -> None:
         """Set the next look of an active job; does not list one that is not listed."""
-        ...
-
-    async def end_look(self, command_id: str, *, sandbox_id: str) -> None:
-        """The job is no longer active: drop it from the looks and from its sandbox's active jobs."""
         ...
 
     async def active_count(self) -> int:
@@ -314,12 +342,8 @@ class Store(Protocol):
         """
         ...
 
-    async def put_off(self, chore: str, member: str, *, after: float) -> None:
-        """List a chore that is due in ``after`` seconds; one that is listed already is not put off further."""
-        ...
-
     async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
-        """Chores that are due, each set back by ``lease`` seconds in the same step, as in ``due``."""
+        """Chores that are due (see ``finish``), each set back by ``lease`` seconds in the same step, as in ``due``."""
         ...
 
     async def done_with(self, chore: str, member: str) -> None:

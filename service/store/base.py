@@ -1,5 +1,7 @@
 """What the parts of the adapter stand on."""
 
+import time
+
 from service.store.link import Link
 from service.store.scripts import Call, scripts
 
@@ -11,6 +13,17 @@ class Part:
         self._link = link
         self._retention = retention
         self._record_output = record_output
+        self._time: tuple[float, int] | None = None
+        """The server's last word on the time, ms, and when it came by this process's steady clock."""
+
+    def _told(self, now: int) -> int:
+        """Note the server's time, which came with an answer."""
+        self._time = (time.monotonic(), now)
+        return now
+
+    def _together(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Keys of all shards as one call may take them: all of them, or one on a cluster."""
+        return [(name,) for name in names] if self._link.server.cluster else [names]
 
 
 def call(name: str, keys: tuple[str, ...], *args: bytes | str | int) -> Call:

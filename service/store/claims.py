@@ -1,21 +1,23 @@
 """Claims: one script a transition. This is the only module that changes a claim."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.core.states import ClaimState
 from service.ports.store import Appended, Record
 from service.store import keys, packing
 from service.store.base import Part, call, expiry_ms, ms
-from service.store.indexes import next_look
 from service.store.kept import Kept
 from service.store.record import parse, unreadable, word
-from service.store.scripts import Call
 
 _DONE = 1
 _UNREADABLE = -1
 _EVERYTHING = 2**53
 """More bytes than any log has."""
+LONGEST_JOB = 14_400
+"""Seconds; a job's record lives for the retention after its end."""
+SLACK = 3_600
+"""Seconds for everything between the submission and the final record that is not the job's own time."""
 _AT_ONCE = 100
 """Claims read in one go."""
 
@@ -26,7 +28,7 @@ class Claims(Kept, Part):
     async def get(self, id: str) -> Record | None:
         """The record, or None."""
         now, raw = await self._link.script(call("get", (keys.claim(id),)))
-        return None if raw is None else parse(id, raw, now)
+        return None if raw is None else parse(id, raw, self._told(now))
 
     async def get_many(self, ids: Sequence[str]) -> list[Record | None]:
         """Several at once, in the order asked for."""
@@ -45,12 +47,23 @@ class Claims(Kept, Part):
         return found
 
     async def claim(
-        self, id: str, *, token: str, owner: str, lease: float, body: bytes, request: bytes = b""
+        self,
+        id: str,
+        *,
+        token: str,
+        owner: str,
+        lease: float,
+        body: bytes,
+        request: bytes = b"",
+        tenant: str | None = None,
+        dispatched: bool = False,
     ) -> tuple[bool, Record]:
         """Make the claim where there is none."""
         kept = await packing.pack(request)
         who = (word("token", token), word("owner", owner))
-        done, record = await self._move("claim", id, *who, ms(lease), body, kept, acknowledge=True)
+        state = ClaimState.DISPATCHED if dispatched else ClaimState.CLAIMED
+        what = (ms(lease), body, kept, state.value, self._horizon)
+        done, record = await self._move("claim", id, *who, *what, tenant=tenant, acknowledge=True)
         assert record is not None
         return done, record
 
@@ -69,12 +82,13 @@ class Claims(Kept, Part):
         next_attempt: bool,
         body: bytes,
         request: bytes = b"",
+        tenant: str | None = None,
     ) -> tuple[bool, Record | None]:
         """Try again what was not executed (for sandboxes: what was given up, or is gone)."""
         kept = await packing.pack(request)
         who = (word("token", token), word("owner", owner))
-        what = (ms(lease), int(next_attempt), body, kept)
-        return await self._move("reopen", seen.id, seen.token, seen.revision, *who, *what, acknowledge=True)
+        what = (seen.token, seen.revision, *who, ms(lease), int(next_attempt), body, kept, self._horizon)
+        return await self._move("reopen", seen.id, *what, tenant=tenant, acknowledge=True)
 
     async def dispatch(self, mine: Record, *, lease: float, body: bytes) -> tuple[bool, Record | None]:
         """CLAIMED becomes DISPATCHED, once an epoch."""
@@ -89,10 +103,11 @@ class Claims(Kept, Part):
         return await self._move("release", mine.id, mine.token, mine.epoch)
 
     async def settle(
-        self, mine: Record, state: ClaimState, *, body: bytes, ttl: float | None
+        self, mine: Record, state: ClaimState, *, body: bytes, ttl: float | None, look_in: float = 0.0
     ) -> tuple[bool, Record | None]:
         """The owner writes how it went."""
-        return await self._move("settle", mine.id, mine.token, mine.epoch, state.value, expiry_ms(ttl), body)
+        what = (mine.token, mine.epoch, state.value, expiry_ms(ttl), body, ms(look_in))
+        return await self._move("settle", mine.id, *what)
 
     async def abandon(self, seen: Record, *, body: bytes, ttl: float | None) -> tuple[bool, Record | None]:
         """Note that the owner's lease ran out."""
@@ -104,65 +119,82 @@ class Claims(Kept, Part):
         state: ClaimState,
         *,
         body: bytes,
-        ttl: float | None = None,
         append: Appended | None = None,
         quiet: bool = False,
-        look_in: float | None = None,
+        look_in: float = 0.0,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes what it saw, and the output that it read."""
-        offset: int | str = ""
-        data = final = b""
-        if state is ClaimState.CLOSED:
-            final = await self._final_output(seen.id, append)
-        elif append is not None:
-            offset, data = append.offset, append.data
-        what = (state.value, expiry_ms(ttl), int(quiet), body, offset, data, self._record_output, final)
-        steps = [_step("advance", seen.id, seen.token, seen.revision, *what)]
-        if look_in is not None:
-            steps.append(next_look(seen.id, look_in))
-        return _answer(seen.id, (await self._link.scripts(steps))[0])
+        offset, data = ("", b"") if append is None else (append.offset, append.data)
+        what = (state.value, int(quiet), body, ms(look_in), offset, data, self._record_output)
+        return await self._move("advance", seen.id, seen.token, seen.revision, *what)
+
+    async def finish(
+        self,
+        seen: Record,
+        state: ClaimState,
+        *,
+        body: bytes,
+        ttl: float,
+        append: Appended | None = None,
+        kept: bool = True,
+        streams: Mapping[str, bytes] | None = None,
+        clean_in: float | None = None,
+    ) -> tuple[bool, Record | None]:
+        """Whoever follows writes the end."""
+        final = await self._final_output(seen.id, append, kept=kept) if state is ClaimState.CLOSED else b""
+        packed = b"" if streams is None else await packing.pack_streams(streams)
+        left = ("", 0) if clean_in is None else (f"{seen.id} {seen.attempt}", ms(clean_in))
+        more = (*keys.outputs(seen.id), keys.chores("fences", keys.shard(keys.sandbox_of(seen.id))))
+        what = (state.value, expiry_ms(ttl), body, final, packed, ms(self._retention), *left)
+        step = call("finish", (*keys.of_claim(seen.id), *more), seen.id, seen.token, seen.revision, *what)
+        return self._answer(seen.id, await self._link.script(step))
 
     async def wish_cancel(self, id: str) -> tuple[bool, Record | None]:
         """Note that a caller wants the job cancelled."""
         return await self._move("wish", id)
 
     async def restore(
-        self, id: str, state: ClaimState, *, attempt: int, token: str, body: bytes
+        self, id: str, state: ClaimState, *, attempt: int, token: str, body: bytes, tenant: str | None = None
     ) -> tuple[bool, Record]:
         """Write the record of a job that was found by its fence."""
-        done, record = await self._move("restore", id, word("token", token), state.value, attempt, body)
+        what = (word("token", token), state.value, attempt, body, self._horizon)
+        done, record = await self._move("restore", id, *what, tenant=tenant)
         if record is None:
             raise ValueError(f"a job is not restored as {state.value}")
         return done, record
 
-    async def _move(
-        self, name: str, id: str, *args: bytes | str | int, acknowledge: bool = False
-    ) -> tuple[bool, Record | None]:
-        return _answer(id, await self._link.script(_step(name, id, *args), acknowledge=acknowledge))
+    async def forget(self, id: str) -> None:
+        """Drop a job from the lists of active ones, where its claim is gone or over."""
+        await self._link.script(call("forget", keys.of_claim(id), id))
 
-    async def _final_output(self, id: str, append: Appended | None) -> bytes:
-        """What is kept, with ``append``, in its last form.
+    @property
+    def _horizon(self) -> int:
+        return ms(self._retention + LONGEST_JOB + SLACK)
+
+    async def _move(
+        self, name: str, id: str, *args: bytes | str | int, tenant: str | None = None, acknowledge: bool = False
+    ) -> tuple[bool, Record | None]:
+        """``tenant``: whose lists a job is put on besides."""
+        lists = () if tenant is None else keys.lists(tenant, id)
+        step = call(name, (*keys.of_claim(id), *lists), id, *args)
+        return self._answer(id, await self._link.script(step, acknowledge=acknowledge))
+
+    async def _final_output(self, id: str, append: Appended | None, *, kept: bool) -> bytes:
+        """What is kept, with ``append``, in its last form. ``kept``: there may be something.
 
         Read before the closing script, which compares the revision: nothing can have been added in between,
         since everything that adds raises it.
         """
-        kept = await self._slice(id, 0, _EVERYTHING)
-        if kept is None and append is None:
+        found = await self._slice(id, 0, _EVERYTHING) if kept else None
+        if found is None and append is None:
             return b""
-        offset, data = (kept.offset, kept.data) if kept is not None else (0, b"")
+        offset, data = (found.offset, found.data) if found is not None else (0, b"")
         if append is not None:
             offset, data = packing.joined(offset, data, append.offset, append.data)
-        final = await packing.final_output(*packing.last_part(offset, data, self._record_output))
-        await self._note(keys.output(id), len(final))
-        return final
+        return await packing.final_output(*packing.last_part(offset, data, self._record_output))
 
-
-def _step(name: str, id: str, *args: bytes | str | int) -> Call:
-    return call(name, keys.of_claim(id), id, *args)
-
-
-def _answer(id: str, answer: Any) -> tuple[bool, Record | None]:
-    outcome, now, raw = answer
-    if outcome == _UNREADABLE:
-        raise unreadable(id)
-    return outcome == _DONE, None if raw is None else parse(id, raw, now)
+    def _answer(self, id: str, answer: Any) -> tuple[bool, Record | None]:
+        outcome, now, raw = answer
+        if outcome == _UNREADABLE:
+            raise unreadable(id)
+        return outcome == _DONE, None if raw is None else parse(id, raw, self._told(now))

@@ -1,4 +1,4 @@
-"""Indexes, leases and small values. Index entries are written before the claim and dropped after the end."""
+"""Jobs as lists, leases and small values. The scripts of a claim put a job on its lists and take it off again."""
 
 import random
 import time
@@ -6,12 +6,7 @@ import time
 from service.ports.store import JobRow
 from service.store import keys
 from service.store.base import Part, call, expiry_ms, ms
-from service.store.scripts import Call
 
-LONGEST_JOB = 14_400
-"""Seconds; a job's record lives for the retention after its end."""
-SLACK = 3_600
-"""Seconds for everything between the submission and the final record that is not the job's own time."""
 COUNT_AGE = 1.0
 """Seconds for which the number of active jobs is remembered."""
 
@@ -21,33 +16,23 @@ class Indexes(Part):
 
     _counted: tuple[float, int] | None = None
 
-    async def index_job(self, command_id: str, *, tenant: str, sandbox_id: str, look_in: float) -> None:
-        """List a job under its tenant and its sandbox, and as active."""
-        horizon = ms(self._retention + LONGEST_JOB + SLACK)
-        await self._link.scripts(
-            [
-                call("look", (keys.looks(command_id),), command_id, ms(look_in), "LT"),
-                call("list_active", (keys.active(sandbox_id),), command_id),
-                call("list_job", (keys.jobs(tenant), keys.jobs(tenant, sandbox_id)), command_id, horizon),
-            ]
-        )
-
-    async def unindex_job(self, command_id: str, *, tenant: str, sandbox_id: str) -> None:
-        """Take a job out of every index."""
-        lists = (keys.jobs(tenant), keys.jobs(tenant, sandbox_id))
-        await self._link.scripts([*self._end(command_id, sandbox_id), call("unlist", lists, command_id)])
+    async def unlist_job(self, command_id: str, *, tenant: str) -> None:
+        """Take a job out of its tenant's lists."""
+        await self._link.script(call("unlist", keys.lists(tenant, command_id), command_id))
 
     async def jobs(self, *, tenant: str, sandbox_id: str | None, before: JobRow | None, limit: int) -> list[JobRow]:
         """A tenant's jobs, newest first, after ``before``."""
-        page = call("page_jobs", (keys.jobs(tenant, sandbox_id),), "" if before is None else before.at, max(0, limit))
-        same: list[bytes]
-        older: list[bytes]
-        same, older = await self._link.script(page)
-        rows = []
-        if before is not None:
-            last = before.command_id.encode()
-            rows = [JobRow(before.at, id.decode()) for id in same if id < last]
-        rows += [JobRow(int(float(at)), id.decode()) for id, at in zip(older[::2], older[1::2], strict=True)]
+        shards = tuple(keys.jobs(tenant, shard) for shard in range(keys.SHARDS))
+        lists = self._together(shards) if sandbox_id is None else [(keys.jobs_of(tenant, sandbox_id),)]
+        what = ("" if before is None else before.at, max(0, limit))
+        rows: list[JobRow] = []
+        for answer in await self._link.scripts([call("page_jobs", some, *what) for some in lists]):
+            for same, older in answer:
+                rows += [JobRow(int(float(at)), id.decode()) for id, at in zip(older[::2], older[1::2], strict=True)]
+                if before is not None:
+                    last = before.command_id.encode()
+                    rows += [JobRow(before.at, id.decode()) for id in same if id < last]
+        rows.sort(key=lambda row: (row.at, row.command_id), reverse=True)
         return rows[:limit]
 
     async def active_of(self, sandbox_id: str) -> list[str]:
@@ -58,10 +43,10 @@ class Indexes(Part):
     async def due(self, *, limit: int, lease: float) -> list[str]:
         """Active jobs whose look is due, set back by ``lease``."""
         # Begins at any shard, so that none is always last.
-        first = random.randrange(keys.LOOK_SHARDS)
+        first = random.randrange(keys.SHARDS)
         shards = keys.LOOKS[first:] + keys.LOOKS[:first]
         found: list[str] = []
-        for some in self._slots(shards):
+        for some in self._together(shards):
             if len(found) >= limit:
                 break
             ids: list[bytes] = await self._link.script(call("due", some, limit - len(found), ms(lease)))
@@ -70,31 +55,16 @@ class Indexes(Part):
 
     async def next_look(self, command_id: str, *, after: float) -> None:
         """Set the next look of an active job."""
-        await self._link.script(next_look(command_id, after))
-
-    async def end_look(self, command_id: str, *, sandbox_id: str) -> None:
-        """The job is no longer active."""
-        await self._link.scripts(self._end(command_id, sandbox_id))
+        await self._link.script(call("look", (keys.looks(command_id),), command_id, ms(after), "XX"))
 
     async def active_count(self) -> int:
         """How many jobs are active, over all replicas; as it was a second ago at most."""
         now = time.monotonic()
         if self._counted is not None and now - self._counted[0] < COUNT_AGE:
             return self._counted[1]
-        counts = await self._link.scripts([call("count", some) for some in self._slots(keys.LOOKS)])
+        counts = await self._link.scripts([call("count", some) for some in self._together(keys.LOOKS)])
         self._counted = (now, sum(counts))
         return self._counted[1]
-
-    def _slots(self, shards: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """What one call may take together: everything, or one shard on a cluster."""
-        return [(shard,) for shard in shards] if self._link.server.cluster else [shards]
-
-    @staticmethod
-    def _end(command_id: str, sandbox_id: str) -> list[Call]:
-        return [
-            call("unlist", (keys.looks(command_id),), command_id),
-            call("unlist_active", (keys.active(sandbox_id),), command_id),
-        ]
 
     async def lease(self, name: str, seconds: float) -> bool:
         """Take the named lease."""
@@ -123,8 +93,3 @@ class Indexes(Part):
         """What was remembered of a sandbox."""
         body: bytes | None = await self._link.command("GET", keys.sandbox(sandbox_id))
         return body
-
-
-def next_look(command_id: str, after: float) -> Call:
-    """The step that sets the next look of an active job."""
-    return call("look", (keys.looks(command_id),), command_id, ms(after), "XX")

@@ -43,27 +43,36 @@ class Kept(Part):
         return Appended(offset, packing.decompress(data) if kind == b"z" else data)
 
     async def put_streams(self, id: str, streams: Mapping[str, bytes], *, ttl: float) -> None:
-        """Keep the named outputs of an exec."""
+        """Keep the named outputs of an exec that still runs."""
         packed = await packing.pack_streams(streams)
-        await self._note(keys.streams(id), len(packed))
-        await self._link.command("SET", keys.streams(id), packed, "PX", expiry_ms(ttl))
+        step = call("keep_streams", (keys.streams(id), *keys.outputs(id)), packed, expiry_ms(ttl), ms(self._retention))
+        await self._link.script(step)
 
     async def streams(self, id: str) -> dict[str, bytes] | None:
         """The named outputs of an exec."""
         packed: bytes | None = await self._link.command("GET", keys.streams(id))
         return None if packed is None else packing.unpack_streams(packed)
 
-    async def _note(self, key: str, size: int) -> None:
-        """List a recorded output before it is written, so that none is left out of the budget."""
-        await self._link.script(call("note_output", keys.OUTPUTS, key, size, ms(self._retention)))
-
     async def trim_outputs(self, budget: int) -> int:
         """Drop the oldest recorded outputs while all of them take more than ``budget`` bytes."""
         gone = 0
         while True:
-            names: list[bytes] = await self._link.script(call("excess_outputs", keys.OUTPUTS, budget, _TRIM_AT_ONCE))
+            answers = await self._link.scripts([call("oldest_outputs", names, _TRIM_AT_ONCE) for names in keys.OUTPUTS])
+            over = sum(answer[0] for answer in answers) - budget
+            rows = sorted(
+                (at, name.decode(), size, shard)
+                for shard, (_, *rest) in enumerate(answers)
+                for name, at, size in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+            )
+            names: dict[int, list[str]] = {}
+            for _, name, size, shard in rows[:_TRIM_AT_ONCE]:
+                if over <= 0:
+                    break
+                names.setdefault(shard, []).append(name)
+                over -= size
             if not names:
                 return gone
             # Dropped first, then forgotten: dropped twice does no harm, forgotten too early stays for good.
-            await self._link.scripts([call("drop_output", (name.decode(),)) for name in names])
-            gone += int(await self._link.script(call("forget_outputs", keys.OUTPUTS, *names)))
+            await self._link.scripts([call("drop_output", (name,)) for some in names.values() for name in some])
+            forgotten = [call("forget_outputs", keys.OUTPUTS[shard], *some) for shard, some in names.items()]
+            gone += sum(await self._link.scripts(forgotten))

@@ -35,15 +35,16 @@ class Slots(Part):
         wait = await self._link.script(call("turn", keys.turn(queue, name), *what))
         return None if wait < 0 else wait / 1000
 
-    async def put_off(self, chore: str, member: str, *, after: float) -> None:
-        """List a chore."""
-        await self._link.script(call("look", (keys.chores(chore),), member, ms(after), "LT"))
-
     async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
         """Chores that are due, set back by the lease."""
-        members: list[bytes] = await self._link.script(call("due", (keys.chores(chore),), limit, ms(lease)))
-        return [member.decode() for member in members]
+        found: list[str] = []
+        for some in self._together(tuple(keys.chores(chore, shard) for shard in range(keys.SHARDS))):
+            if len(found) < limit:
+                members: list[bytes] = await self._link.script(call("due", some, limit - len(found), ms(lease)))
+                found += [member.decode() for member in members]
+        return found
 
     async def done_with(self, chore: str, member: str) -> None:
         """Take a chore off the list."""
-        await self._link.script(call("unlist", (keys.chores(chore),), member))
+        shard = keys.shard(keys.sandbox_of(member.partition(" ")[0]))
+        await self._link.script(call("unlist", (keys.chores(chore, shard),), member))

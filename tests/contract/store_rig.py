@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from service.core.identity import command_id
 from service.core.states import ClaimState
 from service.ports.store import Record
 from service.store import RedisStore, keys
@@ -13,7 +14,9 @@ RECORD_OUTPUT = 100
 TTL = 500.0
 LEASE = 60.0
 
-JOB = "cmd_c2I_0123456789abcdef0123456789abcdef"
+BOX = "sb"
+"""The sandbox of ``JOB``."""
+JOB = command_id(BOX, "A" * 22)
 SANDBOX = "0123456789abcdef0123456789abcdef"
 BODY = bytes(range(256)) + b"\n1 claimed 9 9 9 9 9 x y\n"
 """Bytes that a form which is not careful would trip over."""
@@ -39,7 +42,9 @@ class StoreRig:
     async def put(self, id: str, state: ClaimState | None, *, ttl: float | None = None, **fields: Any) -> None:
         """Write a claim in ``state`` as if it had got there, its lease over; None takes it away."""
         if state is None:
-            await self.command("DEL", *keys.of_claim(id))
+            await self.command("DEL", *keys.of_claim(id)[:4])
+            await self.command("ZREM", keys.looks(id), id)
+            await self.command("SREM", keys.active(keys.sandbox_of(id)), id)
             return
         known: dict[str, Any] = {
             "version": 1, "epoch": 3, "attempt": 2, "revision": 7, "lease": 1, "cancel": 0,
@@ -72,7 +77,7 @@ class StoreRig:
     async def ttls(self, id: str) -> Mapping[str, float | None]:
         """Seconds that each thing of a claim has left; None: no end. What is not there is left out."""
         found: dict[str, float | None] = {}
-        for name, key in zip(("claim", "output", "request", "streams"), keys.of_claim(id), strict=True):
+        for name, key in zip(("claim", "output", "request", "streams"), keys.of_claim(id)[:4], strict=True):
             left = await self.command("PTTL", key)
             if left != -2:
                 found[name] = None if left == -1 else left / 1000
@@ -104,8 +109,16 @@ class StoreRig:
             elif record.state in (ClaimState.CLAIMED, ClaimState.DISPATCHED):
                 done, now = await self.store.settle(record, state, body=record.body, ttl=ttl)
             else:
-                done, now = await self.store.advance(record, state, body=record.body, ttl=ttl)
+                done, now = await self.follow(record, state, body=record.body, ttl=ttl)
             assert done
             assert now is not None
             record = now
         return record
+
+    async def follow(
+        self, seen: Record, state: ClaimState, *, body: bytes = b"", ttl: float | None = TTL, **more: Any
+    ) -> tuple[bool, Record | None]:
+        """What a follower writes: with one script while the job is active, with another at its end."""
+        if state.active:
+            return await self.store.advance(seen, state, body=body, **more)
+        return await self.store.finish(seen, state, body=body, ttl=ttl or TTL, **more)

@@ -39,7 +39,7 @@ async def test_what_nobody_waits_for_is_not_announced(rig: StoreRig, changes: As
 
     done, record_now = await rig.store.advance(record, S.RUNNING, body=b"", quiet=True)
     assert done
-    assert not (await rig.store.advance(record, S.CLOSED, body=b"", ttl=TTL))[0]
+    assert not (await rig.follow(record, S.CLOSED, body=b"", ttl=TTL))[0]
     waiting = await rig.claimed("cmd_waiting")
     await rig.store.renew(waiting, lease=9.0)
     await rig.claimed("cmd_last")

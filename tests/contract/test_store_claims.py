@@ -53,6 +53,28 @@ async def test_our_own_token_on_a_claim_that_went_on_is_no_claim(rig: StoreRig) 
     assert record.state is S.DISPATCHED
 
 
+async def test_a_claim_that_is_dispatched_in_one_write_is_ours_when_it_is_sent_again_and_nobody_else_s(
+    rig: StoreRig,
+) -> None:
+    """Nothing is sent before it is answered, so whoever asks again with its token may send."""
+    mine = await rig.claimed(token="a", dispatched=True, request=b"asked")
+    assert (mine.state, mine.epoch, mine.attempt) == (S.DISPATCHED, 1, 1)
+    again = {"owner": "replica", "lease": LEASE, "body": BODY, "dispatched": True}
+    done, record = await rig.store.claim(JOB, token="a", **again)  # type: ignore[arg-type]
+    assert done
+    assert (record.state, record.epoch) == (S.DISPATCHED, 1)
+    assert not (await rig.store.claim(JOB, token="b", **again))[0]  # type: ignore[arg-type]
+    # What is dispatched is never taken over: the way out is to abandon it, make a void, and send the next attempt.
+    await rig.end_lease(JOB)
+    assert not (await rig.store.take_over(await rig.record(JOB), token="c", owner="r", lease=LEASE))[0]
+    assert not (await rig.store.release(mine))[0]
+    # An owner whose request has not left says so.
+    done, refused = await rig.store.settle(mine, S.REFUSED, body=b"", ttl=TTL)
+    assert done
+    assert refused is not None
+    assert not (await rig.store.claim(JOB, token="a", **again))[0]  # type: ignore[arg-type]
+
+
 async def test_what_is_not_there_is_none(rig: StoreRig) -> None:
     assert await rig.store.get(JOB) is None
     assert await rig.store.get_many([]) == []
@@ -252,9 +274,9 @@ async def test_a_reopening_sent_again_is_ours(rig: StoreRig) -> None:
 
 async def test_a_follower_that_saw_an_older_revision_changes_nothing(rig: StoreRig) -> None:
     seen = await rig.running()
-    done, newer = await rig.store.advance(seen, S.RUNNING, body=b"newer")
+    done, newer = await rig.follow(seen, S.RUNNING, body=b"newer")
     assert done
-    done, record = await rig.store.advance(seen, S.CLOSED, body=b"older", ttl=TTL)
+    done, record = await rig.follow(seen, S.CLOSED, body=b"older", ttl=TTL)
     assert not done
     assert record is not None
     assert newer is not None
@@ -279,7 +301,7 @@ async def test_only_what_is_over_ends_by_itself(rig: StoreRig) -> None:
 
     append = Appended(0, b"output")
     await rig.store.put_streams(JOB, {"stdout": b"x"}, ttl=3.0)
-    assert (await rig.store.advance(record, S.CLOSED, body=b"", ttl=TTL, append=append))[0]
+    assert (await rig.follow(record, S.CLOSED, body=b"", ttl=TTL, append=append))[0]
     ttls = await rig.ttls(JOB)
     assert set(ttls) == {"claim", "output", "request", "streams"}
     assert all(left is not None and TTL - 30 < left <= TTL for left in ttls.values())
@@ -305,17 +327,6 @@ async def test_a_refusal_ends_by_itself_and_a_retry_keeps_it(rig: StoreRig) -> N
     assert await rig.ttls(JOB) == {"claim": None, "request": None}
 
 
-async def test_a_sandbox_may_be_kept_longer(rig: StoreRig) -> None:
-    mine = await rig.walk(await rig.claimed(SANDBOX), S.DISPATCHED)
-    done, record = await rig.store.settle(mine, S.DONE, body=b"named", ttl=50.0)
-    assert done
-    assert record is not None
-    assert (await rig.store.advance(record, S.DONE, body=b"renewed", ttl=TTL))[0]
-    left = (await rig.ttls(SANDBOX))["claim"]
-    assert left is not None
-    assert left > 50.0
-
-
 async def test_a_job_found_by_its_fence_is_written_where_there_is_none(rig: StoreRig) -> None:
     done, record = await rig.store.restore(JOB, S.RUNNING, attempt=4, token="found", body=b"found")
     assert done
@@ -325,7 +336,7 @@ async def test_a_job_found_by_its_fence_is_written_where_there_is_none(rig: Stor
     done, there = await rig.store.restore(JOB, S.ENDED, attempt=1, token="other", body=b"")
     assert not done
     assert there.token == "found"
-    assert (await rig.store.advance(record, S.CLOSED, body=b"", ttl=TTL))[0]
+    assert (await rig.follow(record, S.CLOSED, body=b"", ttl=TTL))[0]
 
 
 @pytest.mark.parametrize(
@@ -359,6 +370,7 @@ async def test_a_record_of_another_version_is_left_alone(rig: StoreRig, raw: byt
         store.settle(seen, S.REFUSED, body=b"", ttl=TTL),
         store.abandon(seen, body=b"", ttl=TTL),
         store.advance(seen, S.RUNNING, body=b""),
+        store.finish(seen, S.CLOSED, body=b"", ttl=TTL),
         store.wish_cancel(JOB),
         store.restore(JOB, S.RUNNING, attempt=1, token="t", body=b""),
     ]

@@ -1,22 +1,33 @@
 """Lists of jobs, their next looks, leases and small values."""
 
 import asyncio
+from base64 import urlsafe_b64encode
 from collections import Counter
 
 import pytest
 
+from service.core.identity import command_id
 from service.core.states import ClaimState
 from service.ports.store import JobRow
 from service.store import keys
-from tests.contract.store_rig import JOB, RETENTION, StoreRig
+from tests.contract.store_rig import JOB, LEASE, RETENTION, TTL, StoreRig, new_token
 
 TENANT = "acme"
 SANDBOX = "sandbox-1"
 
 
-async def _index(rig: StoreRig, *ids: str, sandbox_id: str = SANDBOX, look_in: float = 0.0) -> None:
+def job(n: int, sandbox_id: str = SANDBOX) -> str:
+    """The id of a job, in the order of ``n``."""
+    return command_id(sandbox_id, urlsafe_b64encode(n.to_bytes(16, "big")).decode().rstrip("="))
+
+
+A, B, C = job(1), job(2), job(3, "other")
+
+
+async def _list_jobs(rig: StoreRig, *ids: str) -> None:
+    """Active jobs, due at once."""
     for id in ids:
-        await rig.store.index_job(id, tenant=TENANT, sandbox_id=sandbox_id, look_in=look_in)
+        await rig.store.restore(id, ClaimState.RUNNING, attempt=1, token=new_token(), body=b"", tenant=TENANT)
 
 
 async def _list(rig: StoreRig, *, page: int, sandbox_id: str | None = None) -> list[JobRow]:
@@ -30,14 +41,13 @@ async def _list(rig: StoreRig, *, page: int, sandbox_id: str | None = None) -> l
 
 
 async def test_jobs_are_listed_newest_first_by_tenant_and_sandbox(rig: StoreRig) -> None:
-    await _index(rig, "cmd_a", "cmd_b")
-    await _index(rig, "cmd_c", sandbox_id="other")
+    await _list_jobs(rig, A, B, C)
     rows = await _list(rig, page=2)
     assert [row.command_id for row in sorted(rows, key=lambda row: (row.at, row.command_id))][::-1] == [
         row.command_id for row in rows
     ]
-    assert {row.command_id for row in rows} == {"cmd_a", "cmd_b", "cmd_c"}
-    assert {row.command_id for row in await _list(rig, page=9, sandbox_id=SANDBOX)} == {"cmd_a", "cmd_b"}
+    assert {row.command_id for row in rows} == {A, B, C}
+    assert {row.command_id for row in await _list(rig, page=9, sandbox_id=SANDBOX)} == {A, B}
     assert await rig.store.jobs(tenant="nobody", sandbox_id=None, before=None, limit=5) == []
 
 
@@ -45,11 +55,10 @@ async def test_jobs_are_listed_newest_first_by_tenant_and_sandbox(rig: StoreRig)
 async def test_pages_neither_repeat_nor_skip_where_times_are_equal_and_jobs_come_and_go(
     rig: StoreRig, page: int
 ) -> None:
-    key = keys.jobs(TENANT)
     now = (await rig.claimed()).now
-    expected = [(at, f"cmd_{n}") for at in (now - 2, now - 1, now) for n in range(6)]
+    expected = sorted((at, job(at * 10 + n, f"box-{n % 4}")) for at in (now - 2, now - 1, now) for n in range(6))
     for at, id in expected:
-        await rig.command("ZADD", key, at, f"{id}_{at}")
+        await rig.command("ZADD", keys.lists(TENANT, id)[0], at, id)
 
     rows: list[JobRow] = []
     for turn in range(100):
@@ -59,48 +68,80 @@ async def test_pages_neither_repeat_nor_skip_where_times_are_equal_and_jobs_come
         if not found:
             break
         # Newer ones come in between, and the one that the next page begins behind goes.
-        await rig.command("ZADD", key, now + 5 + turn, f"cmd_new_{turn}")
-        await rig.command("ZREM", key, rows[-1].command_id)
-    assert [row.command_id for row in rows] == [f"{id}_{at}" for at, id in reversed(expected)]
+        await rig.command("ZADD", keys.lists(TENANT, job(turn))[0], now + 5 + turn, job(turn))
+        last = rows[-1].command_id
+        await rig.command("ZREM", keys.lists(TENANT, last)[0], last)
+    assert [row.command_id for row in rows] == [id for _, id in reversed(expected)]
 
 
 async def test_a_job_listed_again_keeps_its_place(rig: StoreRig) -> None:
-    await _index(rig, JOB)
-    await rig.command("ZADD", keys.jobs(TENANT), 5, "cmd_old")
+    await rig.command("ZADD", keys.lists(TENANT, A)[0], (await rig.claimed()).now - 5000, A)
     first = (await _list(rig, page=9))[0]
-    await _index(rig, JOB)
-    assert (await _list(rig, page=9))[0] == first
+    await _list_jobs(rig, A)
+    assert await _list(rig, page=9) == [first]
 
 
 async def test_entries_without_a_record_are_pruned_when_others_come(rig: StoreRig) -> None:
-    await rig.command("ZADD", keys.jobs(TENANT), 5, "cmd_old")
-    await _index(rig, JOB)
-    assert [row.command_id for row in await _list(rig, page=9)] == [JOB]
-    left = await rig.command("PTTL", keys.jobs(TENANT))
-    assert left > (RETENTION + 14_400) * 1000
+    for key in keys.lists(TENANT, A):
+        await rig.command("ZADD", key, 5, B)
+    await _list_jobs(rig, A)
+    for key in keys.lists(TENANT, A):
+        assert await rig.command("ZRANGE", key, 0, -1) == [A.encode()]
+        assert await rig.command("PTTL", key) > (RETENTION + 14_400) * 1000
 
 
-async def test_an_unlisted_job_is_nowhere(rig: StoreRig) -> None:
-    await _index(rig, JOB)
-    await rig.store.unindex_job(JOB, tenant=TENANT, sandbox_id=SANDBOX)
+async def test_an_unlisted_job_is_in_no_list_of_its_tenant(rig: StoreRig) -> None:
+    await _list_jobs(rig, A)
+    await rig.store.unlist_job(A, tenant=TENANT)
     assert await _list(rig, page=9) == []
     assert await _list(rig, page=9, sandbox_id=SANDBOX) == []
-    assert await rig.store.active_of(SANDBOX) == []
-    assert await rig.store.due(limit=9, lease=1.0) == []
 
 
 async def test_a_finished_job_is_listed_but_not_active(rig: StoreRig) -> None:
-    await _index(rig, JOB, "cmd_other")
-    assert await rig.store.active_of(SANDBOX) == sorted([JOB, "cmd_other"])
-    await rig.store.end_look(JOB, sandbox_id=SANDBOX)
-    assert await rig.store.active_of(SANDBOX) == ["cmd_other"]
-    assert await rig.store.due(limit=9, lease=1.0) == ["cmd_other"]
+    await _list_jobs(rig, A, B)
+    assert await rig.store.active_of(SANDBOX) == sorted([A, B])
+    assert (await rig.follow(await rig.record(A), ClaimState.CLOSED))[0]
+    assert await rig.store.active_of(SANDBOX) == [B]
+    assert await rig.store.due(limit=9, lease=1.0) == [B]
     assert len(await _list(rig, page=9)) == 2
 
 
+async def test_a_replay_lists_nothing_again(rig: StoreRig) -> None:
+    await _list_jobs(rig, A)
+    await rig.follow(await rig.record(A), ClaimState.CLOSED)
+    done, _ = await rig.store.claim(A, token=new_token(), owner="r", lease=LEASE, body=b"", tenant=TENANT)
+    assert not done
+    assert await rig.store.active_of(SANDBOX) == []
+    assert await rig.store.active_count() == 0
+
+
+async def test_a_retry_that_reopens_is_listed_whatever_an_earlier_owner_still_writes(rig: StoreRig) -> None:
+    mine = await rig.claimed(A, tenant=TENANT)
+    _, refused = await rig.store.settle(mine, ClaimState.REFUSED, body=b"", ttl=TTL)
+    assert refused is not None
+    assert await rig.store.active_of(SANDBOX) == []
+    again = {"token": new_token(), "owner": "r", "lease": LEASE, "body": b"", "tenant": TENANT}
+    assert (await rig.store.reopen(refused, next_attempt=False, **again))[0]  # type: ignore[arg-type]
+    assert not (await rig.store.settle(mine, ClaimState.REFUSED, body=b"", ttl=TTL))[0]
+    await rig.store.forget(A)
+    assert await rig.store.active_of(SANDBOX) == [A]
+    await rig.store.next_look(A, after=0.0)
+    assert await rig.store.due(limit=9, lease=1.0) == [A]
+
+
+async def test_whoever_meets_a_listed_job_whose_claim_is_gone_or_over_drops_it(rig: StoreRig) -> None:
+    await _list_jobs(rig, A, B, C)
+    await rig.command("DEL", keys.claim(A))
+    await rig.put(B, ClaimState.CLOSED)
+    for id in (A, B, C):
+        await rig.store.forget(id)
+    assert await rig.store.active_of(SANDBOX) == []
+    assert await rig.store.due(limit=9, lease=1.0) == [C]
+
+
 async def test_each_due_job_goes_to_one_replica(rig: StoreRig) -> None:
-    ids = [f"cmd_{n}" for n in range(60)]
-    await _index(rig, *ids)
+    ids = [job(n, f"box-{n % 7}") for n in range(60)]
+    await _list_jobs(rig, *ids)
     answers = await asyncio.gather(*(rig.store.due(limit=7, lease=60.0) for _ in range(12)))
     found = Counter(id for answer in answers for id in answer)
     assert found == Counter(ids)
@@ -109,7 +150,7 @@ async def test_each_due_job_goes_to_one_replica(rig: StoreRig) -> None:
 
 
 async def test_a_job_whose_replica_died_comes_back_after_its_lease(rig: StoreRig) -> None:
-    await _index(rig, JOB)
+    await _list_jobs(rig, JOB)
     assert await rig.store.due(limit=9, lease=0.001) == [JOB]
     while not await rig.store.due(limit=9, lease=60.0):
         await asyncio.sleep(0)
@@ -117,7 +158,7 @@ async def test_a_job_whose_replica_died_comes_back_after_its_lease(rig: StoreRig
 
 
 async def test_the_longest_overdue_of_a_shard_comes_first(rig: StoreRig) -> None:
-    ids = [id for n in range(400) if keys.looks(id := f"cmd_{n}") == keys.LOOKS[3]][:5]
+    ids = [id for n in range(400) if keys.looks(id := job(n, f"box-{n}")) == keys.LOOKS[3]][:5]
     for score, id in enumerate(ids):
         await rig.command("ZADD", keys.LOOKS[3], 100 - score, id)
     for id in reversed(ids):
@@ -138,22 +179,23 @@ async def test_no_shard_starves(rig: StoreRig) -> None:
 async def test_the_next_look_is_set_for_active_jobs_alone(rig: StoreRig) -> None:
     await rig.store.next_look(JOB, after=0.0)
     assert await rig.store.due(limit=9, lease=1.0) == []
-    await _index(rig, JOB, look_in=500.0)
+    seen = await rig.running()
+    await rig.store.advance(seen, ClaimState.RUNNING, body=b"", look_in=500.0)
     assert await rig.store.due(limit=9, lease=1.0) == []
     await rig.store.next_look(JOB, after=0.0)
     assert await rig.store.due(limit=9, lease=1.0) == [JOB]
 
 
-async def test_listing_again_never_puts_a_look_off(rig: StoreRig) -> None:
-    await _index(rig, JOB, look_in=0.0)
-    await _index(rig, JOB, look_in=500.0)
-    assert await rig.store.due(limit=9, lease=500.0) == [JOB]
-    await _index(rig, JOB, look_in=0.0)
-    assert await rig.store.due(limit=9, lease=500.0) == [JOB]
+async def test_what_a_lease_holds_is_looked_at_when_it_has_run_out(rig: StoreRig) -> None:
+    mine = await rig.claimed(lease=60.0)
+    assert await rig.store.due(limit=9, lease=60.0) == []
+    assert (await rig.store.release(mine))[0]
+    while not await rig.store.due(limit=9, lease=60.0):
+        await asyncio.sleep(0.01)
 
 
 async def test_active_jobs_are_counted(rig: StoreRig) -> None:
-    await _index(rig, *(f"cmd_{n}" for n in range(40)))
+    await _list_jobs(rig, *(job(n, f"box-{n}") for n in range(40)))
     assert await rig.store.active_count() == 40
 
 
@@ -190,14 +232,11 @@ async def test_small_values_and_sandboxes_are_remembered(rig: StoreRig) -> None:
     assert await rig.command("PTTL", keys.sandbox("a")) > 60_000
 
 
-async def test_a_follower_sets_the_next_look_with_what_it_writes_whether_that_was_first_or_not(rig: StoreRig) -> None:
+async def test_a_follower_sets_the_next_look_with_what_it_writes(rig: StoreRig) -> None:
     seen = await rig.running()
-    await _index(rig, seen.id)
     assert (await rig.store.advance(seen, ClaimState.RUNNING, body=b"", look_in=600.0))[0]
     assert await rig.store.due(limit=10, lease=60.0) == []
     await rig.store.next_look(seen.id, after=0.0)
+    # One that lost its race leaves the look as it is: whoever was first has set it.
     assert not (await rig.store.advance(seen, ClaimState.RUNNING, body=b"", look_in=600.0))[0]
-    assert await rig.store.due(limit=10, lease=60.0) == []
-    await rig.store.next_look(seen.id, after=0.0)
-    assert not (await rig.store.advance(seen, ClaimState.RUNNING, body=b""))[0]
     assert await rig.store.due(limit=10, lease=60.0) == [seen.id]

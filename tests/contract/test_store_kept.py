@@ -15,7 +15,7 @@ S = ClaimState
 
 
 async def _append(rig: StoreRig, record: Record, offset: int, data: bytes, to: S = S.RUNNING) -> Record:
-    done, now = await rig.store.advance(record, to, body=b"", ttl=TTL, append=Appended(offset, data))
+    done, now = await rig.follow(record, to, body=b"", ttl=TTL, append=Appended(offset, data))
     assert done
     assert now is not None
     return now
@@ -52,9 +52,9 @@ async def test_a_gap_begins_anew(rig: StoreRig) -> None:
 async def test_a_stale_follower_adds_no_output(rig: StoreRig) -> None:
     old = await rig.running()
     await _append(rig, old, 0, b"good")
-    done, _ = await rig.store.advance(old, S.RUNNING, body=b"", append=Appended(4, b"twice"))
+    done, _ = await rig.follow(old, S.RUNNING, body=b"", append=Appended(4, b"twice"))
     assert not done
-    done, _ = await rig.store.advance(old, S.CLOSED, body=b"", ttl=TTL, append=Appended(4, b"twice"))
+    done, _ = await rig.follow(old, S.CLOSED, body=b"", ttl=TTL, append=Appended(4, b"twice"))
     assert not done
     assert await rig.store.output(JOB, 0, 100) == Appended(0, b"good")
     assert (await rig.record(JOB)).state is S.RUNNING
@@ -158,7 +158,7 @@ async def test_output_of_a_live_job_never_goes_for_the_budget(rig: StoreRig) -> 
     # Given a closing that lost its race after it had been listed
     old = await _append(rig, await rig.running(), 0, b"good")
     await _append(rig, old, 4, b" more")
-    assert not (await rig.store.advance(old, S.CLOSED, body=b"", ttl=TTL))[0]
+    assert not (await rig.follow(old, S.CLOSED, body=b"", ttl=TTL))[0]
 
     await rig.store.trim_outputs(0)
     assert await rig.store.output(JOB, 0, 99) == Appended(0, b"good more")

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from service.core.states import ClaimState
 from service.ports.store import Appended, Record
 from service.store import open_store
-from tests.contract.store_rig import JOB, LEASE, RECORD_OUTPUT, RETENTION, SANDBOX, TTL, StoreRig, new_token
+from tests.contract.store_rig import BOX, JOB, LEASE, RECORD_OUTPUT, RETENTION, SANDBOX, TTL, StoreRig, new_token
 from tests.support.redis_server import RedisServer
 
 S = ClaimState
@@ -34,7 +34,7 @@ ORDER = {
 }  # fmt: skip
 """How far a state is; only reopening goes back."""
 
-FOLLOWED = (S.UNKNOWN, S.ACCEPTED, S.RUNNING, S.VOIDED, S.REFUSED, S.ENDED, S.CLOSED, S.DONE)
+FOLLOWED = (S.UNKNOWN, S.ACCEPTED, S.RUNNING, S.VOIDED, S.REFUSED, S.ENDED, S.CLOSED)
 AGES = st.just(0) | st.integers(0, 6)
 """How many versions ago somebody looked."""
 SETTLED = (S.REFUSED, S.UNKNOWN, S.ACCEPTED, S.CLOSED, S.DONE)
@@ -104,11 +104,19 @@ class Claims(RuleBasedStateMachine):
         if now.state in (S.REFUSED, S.VOIDED):
             self.executed_at.discard(now.epoch)
 
-    @rule()
-    def somebody_asks(self) -> None:
+    @rule(dispatched=st.booleans())
+    def somebody_asks(self, dispatched: bool) -> None:
         token = new_token()
-        done, now = self.run(self.store.claim(self.id, token=token, owner="r", lease=LEASE, body=b""))
+        tenant = "t" if self.id == JOB else None
+        done, now = self.run(
+            self.store.claim(
+                self.id, token=token, owner="r", lease=LEASE, body=b"", tenant=tenant, dispatched=dispatched
+            )
+        )
         assert done == (self.last is None)
+        if done and dispatched:
+            self.dispatched[now.epoch] = now.attempt
+            self.executed_at.add(now.epoch)
         self.did("claim", None, (done, now))
 
     def the_lease_runs_out(self) -> None:
@@ -201,8 +209,11 @@ class Claims(RuleBasedStateMachine):
     def a_follower_writes(self, age: int, state: S, more: bytes) -> None:
         old = self.old(age)
         before = self.last
-        append = Appended(len(self.log), more) if more else None
-        done, now = self.run(self.store.advance(old, state, body=b"", ttl=TTL, append=append))
+        append = Appended(len(self.log), more) if more and state in (S.RUNNING, S.ENDED, S.CLOSED) else None
+        more = more if append else b""
+        if not state.active and self.id == SANDBOX:
+            return
+        done, now = self.run(self.rig.follow(old, state, append=append))
         if done:
             assert before is not None
             assert (old.token, old.revision) == (before.token, before.revision), "a stale follower wrote"
@@ -248,6 +259,14 @@ class Claims(RuleBasedStateMachine):
             assert kept.offset + len(kept.data) == len(self.log)
             assert kept.data == self.log[kept.offset :]
             assert len(kept.data) >= min(len(self.log), RECORD_OUTPUT)
+
+    @invariant()
+    def a_job_is_listed_as_active_for_as_long_as_its_claim_is(self) -> None:
+        if self.id == JOB:
+            listed = self.last is not None and self.last.state.active
+            assert self.run(self.store.active_of(BOX)) == ([JOB] if listed else [])
+            self.run(self.store.next_look(JOB, after=-1.0))
+            assert self.run(self.store.due(limit=9, lease=-1.0)) == ([JOB] if listed else [])
 
     @invariant()
     def only_what_is_over_ends_by_itself(self) -> None:

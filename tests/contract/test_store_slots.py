@@ -2,6 +2,8 @@
 
 import asyncio
 
+from service.core.identity import command_id
+from service.core.states import ClaimState
 from tests.contract.store_rig import StoreRig
 
 
@@ -42,11 +44,21 @@ async def test_slots_of_two_names_have_nothing_to_do_with_each_other(rig: StoreR
 
 
 async def test_a_chore_is_ripe_when_it_is_due_and_then_somebody_s(rig: StoreRig) -> None:
-    await rig.store.put_off("clean", "later", after=3600)
-    await rig.store.put_off("clean", "now", after=0)
-    await rig.store.put_off("clean", "now", after=3600)
-    assert await rig.store.ripe("clean", limit=10, lease=60) == ["now"]
-    assert await rig.store.ripe("clean", limit=10, lease=60) == []
-    await rig.store.done_with("clean", "now")
-    await rig.store.put_off("clean", "now", after=0)
-    assert await rig.store.ripe("clean", limit=10, lease=60) == ["now"]
+    ids = [command_id(f"box-{n}", "A" * 22) for n in range(40)]
+    for id in ids:
+        await rig.follow(await rig.running(id), ClaimState.CLOSED, clean_in=0.0)
+    await rig.follow(await rig.running(), ClaimState.CLOSED, clean_in=3600.0)
+    first = await rig.store.ripe("fences", limit=30, lease=60)
+    rest = await rig.store.ripe("fences", limit=30, lease=60)
+    assert (len(first), len(rest)) == (30, 10)
+    assert {*first, *rest} == {f"{id} 1" for id in ids}
+    for chore in (*first, *rest):
+        await rig.store.done_with("fences", chore)
+    assert await rig.store.ripe("fences", limit=30, lease=60) == []
+
+
+async def test_an_end_that_lost_its_race_leaves_no_chore(rig: StoreRig) -> None:
+    old = await rig.running()
+    await rig.follow(old, ClaimState.RUNNING)
+    assert not (await rig.follow(old, ClaimState.CLOSED, clean_in=0.0))[0]
+    assert await rig.store.ripe("fences", limit=30, lease=60) == []

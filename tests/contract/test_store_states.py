@@ -19,7 +19,9 @@ ABSENT = Record(
 """What somebody remembers of a claim that is gone."""
 
 TRIES: dict[str, Try] = {
-    "claim": lambda rig, seen, _: rig.store.claim(seen.id, token=new_token(), owner="r", lease=LEASE, body=b""),
+    "claim": lambda rig, seen, to: rig.store.claim(
+        seen.id, token=new_token(), owner="r", lease=LEASE, body=b"", dispatched=to is S.DISPATCHED
+    ),
     "take_over": lambda rig, seen, _: rig.store.take_over(seen, token=new_token(), owner="r", lease=LEASE),
     "renew": lambda rig, seen, _: rig.store.renew(seen, lease=LEASE),
     "release": lambda rig, seen, _: rig.store.release(seen),
@@ -29,11 +31,12 @@ TRIES: dict[str, Try] = {
     "reopen": lambda rig, seen, _: rig.store.reopen(
         seen, token=new_token(), owner="r", lease=LEASE, next_attempt=True, body=b""
     ),
-    "advance": lambda rig, seen, to: rig.store.advance(seen, to, body=b"", ttl=TTL),
+    "advance": lambda rig, seen, to: rig.store.advance(seen, to, body=b""),
+    "finish": lambda rig, seen, to: rig.store.finish(seen, to, body=b"", ttl=TTL),
     "wish": lambda rig, seen, _: rig.store.wish_cancel(seen.id),
     "restore": lambda rig, seen, to: rig.store.restore(seen.id, to, attempt=1, token=new_token(), body=b""),
 }
-CHOOSES = ("settle", "advance", "restore")
+CHOOSES = ("settle", "advance", "finish", "restore")
 """Scripts that are told the state to go to."""
 
 STATES: list[S | None] = [None, *S]
@@ -45,19 +48,20 @@ def test_every_script_of_the_table_is_tried() -> None:
 
 @pytest.mark.parametrize("script", TRIES)
 async def test_only_what_the_table_allows_is_done(rig: StoreRig, script: str) -> None:
-    wanted: list[S] = list(S) if script in CHOOSES else [S.CLAIMED]
+    wanted: list[S] = list(S) if script in CHOOSES else [S.CLAIMED, S.DISPATCHED] if script == "claim" else [S.CLAIMED]
+    id = JOB if script == "finish" else SANDBOX
     for state in STATES:
         for to in wanted:
-            await rig.put(SANDBOX, None)
-            await rig.put(SANDBOX, state)
-            before = await rig.raw(SANDBOX)
+            await rig.put(id, None)
+            await rig.put(id, state)
+            before = await rig.raw(id)
             allowed = SCRIPTS[script].get(state, frozenset())
             if script == "restore" and state is None and to not in allowed:
                 with pytest.raises(ValueError, match="not restored"):
-                    await TRIES[script](rig, await _seen(rig, SANDBOX), to)
-                assert await rig.raw(SANDBOX) is None
+                    await TRIES[script](rig, await _seen(rig, id), to)
+                assert await rig.raw(id) is None
                 continue
-            done, record = await TRIES[script](rig, await _seen(rig, SANDBOX), to)
+            done, record = await TRIES[script](rig, await _seen(rig, id), to)
 
             if script in CHOOSES:
                 assert done == (to in allowed), (state, to)
@@ -67,26 +71,27 @@ async def test_only_what_the_table_allows_is_done(rig: StoreRig, script: str) ->
                 assert record is not None
                 assert record.state in allowed
                 assert record.state is to or script not in CHOOSES
-                assert record == structs.replace(await rig.record(SANDBOX), now=record.now)
+                assert record == structs.replace(await rig.record(id), now=record.now)
             else:
-                assert await rig.raw(SANDBOX) == before, (state, to)
+                assert await rig.raw(id) == before, (state, to)
                 assert (record is None) == (state is None)
 
 
 @pytest.mark.parametrize("script", [name for name in TRIES if None not in SCRIPTS[name] and name != "wish"])
 @pytest.mark.parametrize("stale", ["token", "count"])
 async def test_nobody_else_changes_anything(rig: StoreRig, script: str, stale: str) -> None:
+    id = JOB if script == "finish" else SANDBOX
     for state in S:
         for to in S if script in CHOOSES else [S.CLAIMED]:
             changed = {"token": "newer"} if stale == "token" else {"epoch": 4, "revision": 8}
-            await rig.put(SANDBOX, state)
-            seen = await _seen(rig, SANDBOX)
-            await rig.put(SANDBOX, state, **changed)
-            before = await rig.raw(SANDBOX)
+            await rig.put(id, state)
+            seen = await _seen(rig, id)
+            await rig.put(id, state, **changed)
+            before = await rig.raw(id)
             done, record = await TRIES[script](rig, seen, to)
             assert not done, (state, to)
             assert record is not None
-            assert await rig.raw(SANDBOX) == before
+            assert await rig.raw(id) == before
 
 
 @pytest.mark.parametrize("script", ["take_over", "abandon"])

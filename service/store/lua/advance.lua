@@ -1,19 +1,16 @@
--- advance: whoever follows writes what it saw, and the output that it read.
+-- advance: whoever follows an active claim writes what it saw, and the output that it read.
 --
--- call     KEYS claim output request streams
---          ARGV id token revision state ttl_ms quiet body offset appended most record
+-- call     KEYS claim output request streams [looks active]
+--          ARGV id token revision state quiet body look_ms offset appended most
 -- from     as the table says, at this token and revision
 -- to       as the table says; the lease is over
 -- offset   where `appended` begins in the log; '' for no output. `most`: bytes to keep (see output.lua)
--- record   for closed: the whole of the output in its last form, which takes the place of what is kept; '' for none.
---          It was made from what stood at this revision, so nothing that came later is lost
 
 local moves = {
-  unknown = "unknown accepted running voided refused ended closed done",
-  accepted = "accepted running voided refused ended closed",
-  running = "running ended closed",
-  ended = "ended closed",
-  done = "done",
+  unknown = "unknown accepted running",
+  accepted = "accepted running ended",
+  running = "running ended",
+  ended = "ended",
 }
 
 local HEADER = 38
@@ -41,12 +38,7 @@ if stop then return stop end
 if not (as_seen(claim) and may(moves, claim.state, ARGV[4])) then return unchanged(now, claim) end
 claim.state = ARGV[4]
 claim.lease = 0
-claim.body = ARGV[7]
-local answer = write(now, claim, ARGV[5], ARGV[6] == '1')
-if ARGV[11] ~= '' then
-  redis.call('SET', KEYS[2], ARGV[11])
-  if tonumber(ARGV[5]) > 0 then redis.call('PEXPIRE', KEYS[2], ARGV[5]) end
-elseif ARGV[8] ~= '' then
-  keep(KEYS[2], tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10]))
-end
+claim.body = ARGV[6]
+local answer = write(now, claim, 0, ARGV[5] == '1', ARGV[7])
+if ARGV[8] ~= '' then keep(KEYS[2], tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])) end
 return answer

@@ -1,28 +1,32 @@
 -- claim: make the claim where there is none.
 --
--- call     KEYS claim output request streams  ARGV id token owner lease_ms body request
+-- call     KEYS claim output request streams [looks active tenants sandboxs]
+--          ARGV id token owner lease_ms body request state horizon_ms
 -- from     absent
--- to       claimed: epoch 1, attempt 1, no TTL
--- A claimed claim with this very token is our own write whose answer was lost: done, with a fresh lease. It is
--- written again, so that a WAIT behind it has something to wait for.
+-- to       claimed; dispatched, where all that the request needs is known already. Epoch 1, attempt 1, no TTL
+-- A claim in that state with this very token is our own write whose answer was lost: done, with a fresh lease. Nothing
+-- has been sent yet then: sending begins when this is answered. It is written again, so that a WAIT behind it has
+-- something to wait for.
 
-local moves = { absent = "claimed" }
+local moves = { absent = "claimed dispatched" }
 
 local now = clock()
 local claim = {
-  state = 'claimed', epoch = 1, attempt = 1, revision = 1, lease = now + tonumber(ARGV[4]), cancel = '0',
+  state = ARGV[7], epoch = 1, attempt = 1, revision = 1, lease = now + tonumber(ARGV[4]), cancel = '0',
   token = ARGV[2], owner = ARGV[3], body = ARGV[5],
 }
 local raw = form(claim)
 if may(moves, 'absent', claim.state) and redis.call('SET', KEYS[1], raw, 'NX') then
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
   if ARGV[6] ~= '' then redis.call('SET', KEYS[3], ARGV[6]) end
+  list(now, claim)
+  if KEYS[8] then enlist(now, KEYS[7], KEYS[8], ARGV[8]) end
   redis.call('PUBLISH', CHANNEL, ARGV[1])
   return { 1, now, raw }
 end
 
 local _, there, stop = open()
 if stop then return stop end
-if there.token ~= ARGV[2] or there.state ~= 'claimed' then return unchanged(now, there) end
+if there.token ~= ARGV[2] or there.state ~= ARGV[7] or there.epoch ~= 1 then return unchanged(now, there) end
 there.lease = claim.lease
 return write(now, there, 0, true)

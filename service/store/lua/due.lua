@@ -2,7 +2,7 @@
 -- the same step, so that nobody else gets it meanwhile.
 --
 -- call     KEYS looks...  ARGV limit lease_ms
--- KEYS     oncebox:looks:<shard>   zsets, id by ms (on a cluster one a call)
+-- KEYS     oncebox:{shard}:looks   zsets, id by ms (on a cluster one a call)
 -- answer   ids
 
 local now = clock()

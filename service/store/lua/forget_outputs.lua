@@ -1,8 +1,8 @@
 -- forget_outputs: take recorded outputs that are gone out of the list.
 --
 -- call     KEYS times sizes  ARGV name...
--- KEYS[1]  oncebox:{outputs}:times   zset, name by ms
--- KEYS[2]  oncebox:{outputs}:sizes   hash, name to bytes; the field '' is their sum
+-- KEYS[1]  oncebox:{shard}:outputs:times   zset, name by ms
+-- KEYS[2]  oncebox:{shard}:outputs:sizes   hash, name to bytes; the field '' is their sum
 -- answer   how many were listed
 
 local gone = 0

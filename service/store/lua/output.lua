@@ -1,7 +1,7 @@
 -- output: a slice of the output kept beside a claim. Changes nothing.
 --
 -- call     KEYS output  ARGV start end
--- KEYS[1]  oncebox:{id}:output: a header of 38 bytes, then the bytes
+-- KEYS[1]  oncebox:{shard}:output:<id>: a header of 38 bytes, then the bytes
 --          r<first byte's offset in the log, 18 digits><0, 18 digits>\n    while the job lives: as they are
 --          z<first byte's offset in the log, 18 digits><how many, 18 digits>\n    once closed: compressed, zlib
 -- answer   {kind or nil, first, one past the last, offset of the slice, slice}; of a compressed one, all of it,

@@ -1,14 +1,19 @@
 -- page_jobs: jobs newest first, from a moment on. Changes nothing.
 --
--- call     KEYS jobs  ARGV at limit
--- KEYS[1]  oncebox:jobs:{tenant} or oncebox:jobs:{tenant}:<sandbox>
+-- call     KEYS jobs...  ARGV at limit
+-- KEYS     oncebox:{shard}:jobs:<tenant> (on a cluster one a call), or oncebox:{shard}:jobs:<tenant>:<sandbox>
 -- ARGV[1]  ms, or '' for the newest
--- answer   {all ids of exactly that moment, descending; id, ms, id, ms... before it, at most limit}
+-- answer   for each key {all ids of exactly that moment; id, ms, id, ms... before it, newest first, at most limit}
 
-if ARGV[1] == '' then
-  return { {}, redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf', '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2]) }
+local found = {}
+for i, key in ipairs(KEYS) do
+  if ARGV[1] == '' then
+    found[i] = { {}, redis.call('ZREVRANGEBYSCORE', key, '+inf', '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2]) }
+  else
+    found[i] = {
+      redis.call('ZREVRANGEBYSCORE', key, ARGV[1], ARGV[1]),
+      redis.call('ZREVRANGEBYSCORE', key, '(' .. ARGV[1], '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2]),
+    }
+  end
 end
-return {
-  redis.call('ZREVRANGEBYSCORE', KEYS[1], ARGV[1], ARGV[1]),
-  redis.call('ZREVRANGEBYSCORE', KEYS[1], '(' .. ARGV[1], '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2]),
-}
+return found

@@ -1,9 +1,11 @@
 -- What the scripts of a claim share. The loader puts this text before each of them.
 --
--- KEYS[1]  oncebox:{id}:claim     the claim: one string, a header line and the body
--- KEYS[2]  oncebox:{id}:output    the output kept beside it (see output.lua)
--- KEYS[3]  oncebox:{id}:request   the request that made it
--- KEYS[4]  oncebox:{id}:streams   the named outputs of an exec
+-- KEYS[1]  oncebox:{shard}:claim:<id>     the claim: one string, a header line and the body
+-- KEYS[2]  oncebox:{shard}:output:<id>    the output kept beside it (see output.lua)
+-- KEYS[3]  oncebox:{shard}:request:<id>   the request that made it
+-- KEYS[4]  oncebox:{shard}:streams:<id>   the named outputs of an exec
+-- KEYS[5]  oncebox:{shard}:looks          jobs only: the active ones of the shard by their next look; zset, id by ms
+-- KEYS[6]  oncebox:{shard}:active:<sandbox>   jobs only: the active ones of the sandbox; a set of ids
 -- ARGV[1]  the id, which is what is published
 --
 -- The header: 1 <state> <epoch> <attempt> <revision> <lease until, ms> <cancel 0|1> <token> <owner>\n
@@ -16,6 +18,10 @@ local CHANNEL = 'oncebox:changes'
 
 -- States whose claim may end by itself. The others must not: the next retry would run the command again.
 local MORTAL = { refused = true, voided = true, closed = true, done = true }
+
+-- States that a lease holds; their next look is when it has run out.
+local LEASED = { claimed = true, dispatched = true }
+local LATE = 100
 
 local function clock()
   local time = redis.call('TIME')
@@ -70,9 +76,33 @@ local function unchanged(now, claim)
   return { 0, now, claim.raw }
 end
 
+-- A job stands in the lists of active ones for as long as its claim is active, by the very script that writes the claim:
+-- it is never followed without being there, nor there without being followed. `look_in` ms, for a state without a lease.
+local function list(now, claim, look_in)
+  if not KEYS[6] then return end
+  if MORTAL[claim.state] then
+    redis.call('ZREM', KEYS[5], ARGV[1])
+    redis.call('SREM', KEYS[6], ARGV[1])
+  else
+    local at = LEASED[claim.state] and claim.lease + LATE or now + tonumber(look_in or 0)
+    redis.call('ZADD', KEYS[5], at, ARGV[1])
+    redis.call('SADD', KEYS[6], ARGV[1])
+  end
+end
+
+-- Lists a job for its tenant, by the server's time; one that is listed keeps its place. Entries older than the horizon
+-- have no record any more, and go; so does a list that nobody adds to.
+local function enlist(now, tenants, sandboxs, horizon)
+  for _, key in ipairs({ tenants, sandboxs }) do
+    redis.call('ZADD', key, 'NX', now, ARGV[1])
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', now - tonumber(horizon))
+    redis.call('PEXPIRE', key, horizon)
+  end
+end
+
 -- Writes the claim in one SET, before anything else of the script is written: a full server refuses the first
 -- write of a script or none. `ttl` in ms, 0 for none; it goes to what is kept beside the claim as well.
-local function write(now, claim, ttl, quiet)
+local function write(now, claim, ttl, quiet, look_in)
   claim.revision = claim.revision + 1
   local raw = form(claim)
   ttl = tonumber(ttl)
@@ -85,6 +115,26 @@ local function write(now, claim, ttl, quiet)
       for i = 2, 4 do redis.call('PERSIST', KEYS[i]) end
     end
   end
+  list(now, claim, look_in)
   if not quiet then redis.call('PUBLISH', CHANNEL, ARGV[1]) end
   return { 1, now, raw }
+end
+
+-- Lists a recorded output with its size. Entries older than the horizon have ended by themselves; some go at each call.
+--
+-- times    oncebox:{shard}:outputs:times   zset, name by ms
+-- sizes    oncebox:{shard}:outputs:sizes   hash, name to bytes; the field '' is their sum
+local function note_output(now, times, sizes, name, size, horizon)
+  local function set_size(name, size)
+    local before = tonumber(redis.call('HGET', sizes, name) or 0)
+    if size > 0 then redis.call('HSET', sizes, name, size) else redis.call('HDEL', sizes, name) end
+    redis.call('HINCRBY', sizes, '', size - before)
+  end
+  -- First what a full server refuses: after a removal it would take the rest.
+  redis.call('ZADD', times, now, name)
+  set_size(name, size)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', times, '-inf', now - tonumber(horizon), 'LIMIT', 0, 10)) do
+    redis.call('ZREM', times, old)
+    set_size(old, 0)
+  end
 end

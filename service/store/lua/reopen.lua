@@ -1,7 +1,7 @@
 -- reopen: a retry really tries again.
 --
--- call     KEYS claim output request streams
---          ARGV id token revision new_token new_owner lease_ms next_attempt body request
+-- call     KEYS claim output request streams [looks active tenants sandboxs]
+--          ARGV id token revision new_token new_owner lease_ms next_attempt body request horizon_ms
 -- from     refused, voided; accepted: the submission met a void; unknown and done for sandboxes only (a job's id
 --          starts with cmd_). At this token and revision
 -- to       claimed: epoch + 1, no TTL, and no wish, but from accepted. The attempt goes up past a void, never after a
@@ -41,4 +41,5 @@ claim.body = ARGV[8]
 local answer = write(now, claim, 0)
 redis.call('DEL', KEYS[2], KEYS[4])
 if ARGV[9] ~= '' then redis.call('SET', KEYS[3], ARGV[9]) end
+if KEYS[8] then enlist(now, KEYS[7], KEYS[8], ARGV[10]) end
 return answer

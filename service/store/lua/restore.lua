@@ -1,6 +1,7 @@
 -- restore: write the claim of a job that was found by its fence after the data was lost, where there is none.
 --
--- call     KEYS claim output request streams  ARGV id token state attempt body
+-- call     KEYS claim output request streams [looks active tenants sandboxs]
+--          ARGV id token state attempt body horizon_ms
 -- from     absent
 -- to       running, ended: epoch 1, no owner, no TTL
 -- A claim at its first revision with this very token is our own write whose answer was lost: done.
@@ -15,6 +16,8 @@ local claim = {
 local raw = form(claim)
 if may(moves, 'absent', claim.state) and redis.call('SET', KEYS[1], raw, 'NX') then
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+  list(now, claim)
+  if KEYS[8] then enlist(now, KEYS[7], KEYS[8], ARGV[6]) end
   redis.call('PUBLISH', CHANNEL, ARGV[1])
   return { 1, now, raw }
 end

@@ -1,6 +1,6 @@
 -- settle: the owner writes how it went.
 --
--- call     KEYS claim output request streams  ARGV id token epoch state ttl_ms body
+-- call     KEYS claim output request streams  ARGV id token epoch state ttl_ms body look_ms
 -- from     claimed, dispatched; unknown too: an answer that came late. At this token and epoch
 -- to       as the table says; the lease is over
 
@@ -16,4 +16,4 @@ if not (owned(claim) and may(moves, claim.state, ARGV[4])) then return unchanged
 claim.state = ARGV[4]
 claim.lease = 0
 claim.body = ARGV[6]
-return write(now, claim, ARGV[5])
+return write(now, claim, ARGV[5], false, ARGV[7])

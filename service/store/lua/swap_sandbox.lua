@@ -1,7 +1,7 @@
 -- swap_sandbox: remember a sandbox, where what is remembered is still what was read.
 --
 -- call     KEYS sandbox  ARGV seen body ttl_ms
--- KEYS[1]  oncebox:sandbox:<sandbox>   its record
+-- KEYS[1]  oncebox:{shard}:sandbox:<sandbox>   its record
 -- seen     '' for nothing
 -- answer   1 where it was written
 

@@ -1,7 +1,7 @@
 -- unlist: take a job out of lists.
 --
 -- call     KEYS list...  ARGV id
--- KEYS     oncebox:looks:<shard>, or oncebox:jobs:{tenant} and oncebox:jobs:{tenant}:<sandbox>
+-- KEYS     oncebox:{shard}:looks, or oncebox:{shard}:jobs:<tenant> and oncebox:{shard}:jobs:<tenant>:<sandbox>
 
 local gone = 0
 for _, key in ipairs(KEYS) do gone = gone + redis.call('ZREM', key, ARGV[1]) end

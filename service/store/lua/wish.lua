@@ -2,7 +2,7 @@
 --
 -- call     KEYS claim output request streams  ARGV id
 -- from     every active state
--- to       the same
+-- to       the same; what no lease holds is looked at at once
 
 local moves = {
   claimed = "claimed",

@@ -62,26 +62,43 @@ def test_digests_keep_their_form_over_releases() -> None:
     assert identity.sandbox_digest("default", "alice", "f" * 32, "k") == "9ca42e49848c007d1d8447fbbd6199e4"
     assert digest == "7a65e7887bd007d81540f33167a18615"
     assert identity.owner_digest("alice") == "700edbb633f4553c4a82951b47e8b4d3"
-    assert identity.command_id("sb-1", identity.job_ref(digest)) == "cmd_c2ItMQ_e3420dff3c7abec65748ce45766b01a1"
+    assert identity.command_id("sb-1", identity.job_ref(digest)) == "cmd_-c2ItMQ_40IN_zx6vsZXSM5FdmsBoQ"
+    box = "0b8f0c1e-93a7-4d55-8d2e-6d2c41f4a3b1"
+    assert identity.command_id(box, identity.job_ref(digest)) == "cmd_C48MHpOnTVWNLm0sQfSjsQ_40IN_zx6vsZXSM5FdmsBoQ"
     assert identity.fence_token("0" * 32, 1) == "dc7398cf75362a54245be30064cedd2e"
     assert identity.signature("s", "acme", "", "d") == "d298b79012339808af8fedee7c478233"
     request = SubmitJob(sandbox_id="a", command="b", env={"B": "1", "A": "2"})
     assert identity.fingerprint(request) == "82a321faedd74905827324f9899af4a8"
 
 
-@given(st.text("abzAZ09._-", min_size=1, max_size=128), st.none() | st.text(max_size=40))
+SANDBOX_IDS = (
+    st.text("abzAZ09._-", min_size=1, max_size=128) | st.uuids().map(str) | st.uuids().map(lambda id: str(id).upper())
+)
+
+
+@given(SANDBOX_IDS, st.none() | st.text(max_size=40))
 def test_a_command_id_leads_back_to_its_sandbox(sandbox_id: str, digest: str | None) -> None:
     ref = identity.job_ref(digest)
     assert identity.parse_command_id(identity.command_id(sandbox_id, ref)) == (sandbox_id, ref)
 
 
+@given(st.uuids().map(str))
+def test_a_command_id_is_short_where_the_engine_s_ids_are_uuids(sandbox_id: str) -> None:
+    assert len(identity.command_id(sandbox_id, identity.job_ref(None))) == 49
+
+
+REF = "A" * 22
+
+
 @pytest.mark.parametrize(
     "made_up",
     [
-        "", "cmd_", "cmd__" + "0" * 32, "cmd_c2ItMQ_" + "0" * 31, "cmd_c2ItMQ_" + "0" * 33, "cmd_c2ItMQ_" + "G" * 32,
-        "cmd_c2ItMQ==_" + "0" * 32, "cmd_c2ItMR_" + "0" * 32, "cmd_/w_" + "0" * 32, "cmd__w_" + "0" * 32,
-        "CMD_c2ItMQ_" + "0" * 32, " cmd_c2ItMQ_" + "0" * 32,
-        "cmd_c2ItMQ_" + "0" * 32 + "\n", "cmd_" + "A" * 300 + "_" + "0" * 32,
+        "", "cmd_", "cmd__" + REF, "cmd_-_" + REF, "cmd_-c2ItMQ_" + "A" * 21, "cmd_-c2ItMQ_" + "A" * 23,
+        "cmd_-c2ItMQ_" + "A" * 21 + "B", "cmd_-c2ItMQ==_" + REF, "cmd_-c2ItMR_" + REF, "cmd_-/w_" + REF,
+        "cmd_-_w_" + REF,
+        "cmd_c2ItMQ_" + REF, "CMD_-c2ItMQ_" + REF, " cmd_-c2ItMQ_" + REF, "cmd_-c2ItMQ_" + REF + "\n",
+        "cmd_-" + "A" * 300 + "_" + REF, "cmd_" + "A" * 21 + "B_" + REF,
+        "cmd_-MGI4ZjBjMWUtOTNhNy00ZDU1LThkMmUtNmQyYzQxZjRhM2Ix_" + REF,
     ],
 )  # fmt: skip
 def test_an_id_that_we_would_not_make_is_no_id(made_up: str) -> None:
