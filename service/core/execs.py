@@ -207,7 +207,8 @@ class Execs:
         log.warning("an engine's stream was lost: %s", told, extra={"fields": {"message": STREAM_LOST, **told}})
 
     async def _result(self, order: Order, record: Record, encoding: Encoding) -> ExecResult:
-        record = await self._core.jobs.found_out(record, order)
+        if record.state is not ClaimState.ACCEPTED:  # what is accepted is compared when it is over
+            record = await self._core.jobs.found_out(record, order)
         if record.state is not ClaimState.CLOSED:
             waited = await self._core.claims.wait(
                 record.id,

@@ -37,8 +37,10 @@ EXPIRY_MARGIN = 120.0
 """Seconds that a sandbox is kept beyond a job's deadline."""
 EXPIRY_STEP = 300.0
 """Seconds that a renewal adds to that, so that not every job of a sandbox renews it."""
-FIRST_LOOK = 0.05
-"""Seconds after the dispatch until the first look: the wrapper needs a few ms to make its fence."""
+FIRST_LOOKS = (0.05, 0.1)
+"""Seconds after the dispatch until the first look: the wrapper needs a few ms to make its fence; and from there to
+another where it has not on a busy machine, since callers wait for it.
+"""
 
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -397,5 +399,8 @@ class Submitter:
         self._core.tasks.start(self._first_look(id), f"first look {id}")
 
     async def _first_look(self, id: str) -> None:
-        await asyncio.sleep(FIRST_LOOK)
-        await self._core.follower.look(id)
+        for delay in FIRST_LOOKS:
+            await asyncio.sleep(delay)
+            record = await self._core.follower.look(id)
+            if record is None or record.state is not ClaimState.ACCEPTED:
+                return

@@ -330,7 +330,7 @@ async def test_after_its_grace_a_replica_sends_no_next_attempt(core: Core, other
         seen.append(command_id)
         return await first_look(command_id)
 
-    core.follower.look = late  # type: ignore[method-assign]
+    core.follower.look = late  # type: ignore[method-assign, assignment]
     sent: list[str] = []
     submitted = core.engine.submit
 
