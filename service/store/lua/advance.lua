@@ -8,8 +8,8 @@
 
 local moves = {
   unknown = "unknown accepted running",
-  accepted = "accepted running ended",
-  running = "running ended",
+  accepted = "unknown accepted running ended",
+  running = "unknown running ended",
   ended = "ended",
 }
 
