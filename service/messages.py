@@ -111,7 +111,7 @@ class Reason(Enum):
     CANCELLED_BEFORE_START = "cancelled_before_start"
     """cancelled: nothing was run."""
     OUTCOME_UNKNOWN = "outcome_unknown"
-    """unknown: the engine's answer was lost."""
+    """unknown: the engine's answer was lost, or nothing proves yet that the command ran."""
     SANDBOX_GONE = "sandbox_gone"
     """lost: the sandbox was deleted, ended or expired."""
     CONTAINER_RESTARTED = "container_restarted"
@@ -119,11 +119,11 @@ class Reason(Enum):
     EXECD_RESTARTED = "execd_restarted"
     """lost: the sandbox's daemon restarted, and the command ended without leaving its exit code."""
     FENCE_WIPED = "fence_wiped"
-    """lost: the fence directory was emptied, and no process of the command was left at its deadline."""
+    """lost: the fence was removed, so nothing proves that the command ran, and no process of it is left."""
     ENGINE_UNREACHABLE = "engine_unreachable"
     """lost: the sandbox's daemon did not answer until the deadline and a grace had passed."""
     START_NOT_CONFIRMED = "start_not_confirmed"
-    """lost: the wrapper died between making the fence and starting the command, or was killed there."""
+    """lost: the wrapper died before it started the command, or found that it must not start it without a fence."""
 
 
 class Encoding(Enum):

@@ -114,6 +114,18 @@ class Claims:
                 return record, replayed
             ours = False
 
+    @property
+    def drained(self) -> bool:
+        """The grace of a stop is over: nothing is taken or sent any more."""
+        return self._drained
+
+    async def take_up(self, mine: Record, work: Work) -> None:
+        """Own what was just reopened by this replica itself; give it back where the grace was over meanwhile."""
+        if self._drained:
+            await self.store.release(mine)
+        else:
+            self.own(mine, work)
+
     @staticmethod
     def _kind(id: str) -> Kind:
         return "sandbox" if identity.parse_command_id(id) is None else "job"

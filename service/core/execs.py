@@ -7,15 +7,17 @@ two output files, exactly as printed (the stream has lost line ends and bytes th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from service import errors
-from service.core import cursors, records
+from service.core import cursors, fence, records
 from service.core.answers import Answer, ExecEvent
+from service.core.looking import token_of
 from service.core.problems import refusal
 from service.core.records import JobBody
 from service.core.states import ClaimState
@@ -107,7 +109,7 @@ class Execs:
         result = await self._result(order, record, request.encoding or Encoding.UTF8)
         return Answer(result, replayed, order.key)
 
-    async def stream(self, tenant: str, request: Exec, key: str | None) -> AsyncIterator[ExecEvent]:
+    async def stream(self, tenant: str, request: Exec, key: str | None) -> AsyncGenerator[ExecEvent]:
         """The same, with the text as it comes; ``result`` has the outputs exactly as printed."""
         order = await self._order(tenant, request, key)
         listener = Listener()
@@ -116,20 +118,23 @@ class Execs:
             record, replayed = await self._core.submitter.settle(
                 order, lambda mine, body, spec: self._send(mine, body, spec, listener)
             )
-            record = await self._core.jobs.found_out(record, keyed=order.keyed)
+            if not self._core.submitter.answers(record, order):
+                self._core.submitter.look_soon(record.id)
+            record = await self._core.jobs.found_out(record, order)
             yield ExecEvent("start", ExecStart(command_id=record.id), replayed)
             result = self._core.tasks.start(
                 self._result(order, record, request.encoding or Encoding.UTF8), f"result {record.id}"
             )
-            async for event in self._live(listener, result):
-                yield event
+            async with contextlib.aclosing(self._live(listener, result)) as events:
+                async for event in events:
+                    yield event
             yield ExecEvent("result", await result)
         finally:
             listener.leave()
             if result is not None:
                 result.cancel()
 
-    async def _live(self, listener: Listener, result: asyncio.Task[ExecResult]) -> AsyncIterator[ExecEvent]:
+    async def _live(self, listener: Listener, result: asyncio.Task[ExecResult]) -> AsyncGenerator[ExecEvent]:
         over = False
         while not over:
             known = result.done()
@@ -160,13 +165,17 @@ class Execs:
         clock = asyncio.get_running_loop().time
         began = heard = clock()
         listener.feeds(True)
+        token = token_of(mine.id, mine.attempt)
         try:
-            async for event in self._core.engine.stream(body.sandbox_id, spec, silence=SILENCE):
-                heard = clock()
-                if event.type == "init":
-                    record = await self._core.submitter.accepted(mine, body, event.text)
-                elif event.type in ("stdout", "stderr") and not listener.gone:
-                    await listener.feed(event)
+            async with contextlib.aclosing(self._core.engine.stream(body.sandbox_id, spec, silence=SILENCE)) as events:
+                async for event in events:
+                    heard = clock()
+                    if event.type == "init":
+                        record = await self._core.submitter.accepted(mine, body, event.text)
+                    elif event.type in ("stdout", "stderr") and not (
+                        listener.gone or fence.names_marker(event.text.encode(), token)
+                    ):  # who ran is not proved yet: a wrapper's own word is never shown as a command's
+                        await listener.feed(event)
         except StartFailed as error:
             if record is None:
                 raise
@@ -198,14 +207,15 @@ class Execs:
         log.warning("an engine's stream was lost: %s", told, extra={"fields": {"message": STREAM_LOST, **told}})
 
     async def _result(self, order: Order, record: Record, encoding: Encoding) -> ExecResult:
-        record = await self._core.jobs.found_out(record, keyed=order.keyed)
+        if record.state is not ClaimState.ACCEPTED:  # what is accepted is compared when it is over
+            record = await self._core.jobs.found_out(record, order)
         if record.state is not ClaimState.CLOSED:
             waited = await self._core.claims.wait(
                 record.id,
                 lambda seen: seen.state is ClaimState.CLOSED or seen.state.failed,
                 records.job_body(record).timeout + PATIENCE,
             )
-            record = await self._core.jobs.found_out(waited or record, keyed=order.keyed)
+            record = await self._core.jobs.found_out(waited or record, order)
         body = records.job_body(record)
         unknown = record.state is not ClaimState.CLOSED or body.state is JobState.LOST
         if unknown:

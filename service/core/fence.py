@@ -41,6 +41,11 @@ one that the caller exports, and would reach the caller's command changed.
 RESERVED_VARIABLES = frozenset({COMMAND_VARIABLE, SCRIPT_VARIABLE})
 """Names that a caller's own environment can't use: both are unset before the caller's command starts."""
 
+NOTHING_RAN = 113
+"""The exit code of a wrapper that ran nothing. It opens a question where the marker could not be written (a full disk),
+and proves nothing: a command may end with it too.
+"""
+
 MESSAGE_LIFETIME = 3600
 """Seconds after which no copy of a submission can still arrive; far above every deadline on its way."""
 
@@ -159,7 +164,7 @@ def wrapper(
     ``boot`` is the mark's text as read before the dispatch; None (no mark can be made) runs the command
     without a fence, and nothing at all where there is a mark by then. ``timeout`` (seconds) is noted for
     whoever finds the job by its fence. The exit code is the command's, 128 + n for signal n.
-    Where nothing was run it is 0, and the whole output is the marker (`parse_marker`).
+    Where nothing was run it is `NOTHING_RAN`, and the marker is printed (`parse_marker`).
     """
     make, note = "", ""
     if boot is not None:
@@ -170,6 +175,7 @@ def wrapper(
         BOOT=shlex.quote(boot or ""),
         FINGERPRINT=shlex.quote(fingerprint),
         TIMEOUT=str(timeout),
+        NOTHING=str(NOTHING_RAN),
     )
     sent = {**env, COMMAND_VARIABLE: command}
     if env.get("BASH_ENV"):  # bash would run it in the wrapper too
@@ -298,12 +304,16 @@ def parse_fence(data: bytes) -> Fence:
     return Fence(kind="damaged", exit_code=_number(tags.get("exit")))
 
 
-def parse_marker(output: bytes, token: str) -> Marker | None:
-    """The marker, where it is the **whole** output and carries our token; None: a command's own output.
+def names_marker(output: bytes, token: str) -> bool:
+    """Whether a marker with our token, or what a full disk left of one, stands anywhere in ``output``."""
+    return b"oncebox-fence %b" % _token(token).encode() in output
 
-    A caller's command can learn its token (it stands in its parent's command line) and print this very line.
-    That deceives nobody who looks at the fence before believing it: there its ``log`` is this command's own
-    output, so this command is the run. A job that deletes its fence as well loses what that always costs.
+
+def parse_marker(output: bytes, token: str) -> Marker | None:
+    """The marker, where it is the **whole** output and carries our token.
+
+    It is a hint, never a proof: a caller's command can learn its token (it stands in its parent's command line) and
+    print this very line. Whoever acts on it has looked at the fence first.
     """
     line = re.fullmatch(rb"oncebox-fence %b ([^\n]*)\n" % _token(token).encode(), output)
     if line is None:

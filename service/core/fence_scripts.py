@@ -14,7 +14,7 @@ set -- @FENCE@ "$(readlink /proc/$$/fd/1 2>/dev/null)" "$ONCEBOX_COMMAND"
 # an earlier copy of this submission that runs included.
 COMPARE = r"""
 ONCEBOX_FENCE=; { read -r ONCEBOX_FENCE <"${1%/*}/boot"; } 2>/dev/null
-[ "$ONCEBOX_FENCE" = @BOOT@ ] || { echo "oncebox-fence ${1##*/} boot"; exit 0; }
+[ "$ONCEBOX_FENCE" = @BOOT@ ] || { echo "oncebox-fence ${1##*/} boot"; exit @NOTHING@; }
 """
 
 # Made empty (noclobber is O_EXCL), filled in a second step: a full disk must not look like a lost race.
@@ -23,7 +23,7 @@ set -C
 { true >"$1"; } 2>/dev/null || {
 ONCEBOX_FENCE=none
 [ ! -e "$1" ] || { ONCEBOX_FENCE=; read -r ONCEBOX_FENCE <"$1"; } 2>/dev/null
-echo "oncebox-fence ${1##*/} $ONCEBOX_FENCE"; exit 0; }
+echo "oncebox-fence ${1##*/} $ONCEBOX_FENCE"; exit @NOTHING@; }
 set +C
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,10 +31,13 @@ from service.ports.store import JobRow, Record
 
 if TYPE_CHECKING:
     from service.core.app import Core
+    from service.core.submitting import Order
 
 DEFAULT_TIMEOUT = 3600
 UNKNOWN_WAIT = 3.0
 """Seconds that a submission waits for its "unknown" to be found out."""
+CONFIRMED_WAIT = 10.0
+"""Seconds that a submission with a key of the caller's waits for the first look at its command."""
 LIST_READ = 200
 """Records read in one go for a list."""
 LOOKED_AT = 1000
@@ -63,27 +66,30 @@ class Jobs:
         submitter = self._core.submitter
         order = await submitter.order(tenant, request, key, timeout=request.timeout or DEFAULT_TIMEOUT)
         record, replayed = await submitter.settle(order, submitter.send_job)
-        record = await self.found_out(record, keyed=order.keyed)
+        record = await self.found_out(record, order)
         return Answer(records.job_view(record), replayed, order.key)
 
-    async def found_out(self, record: Record, *, keyed: bool) -> Record:
-        """The record as an answer to a submission; raises the problem where there is none."""
+    async def found_out(self, record: Record, order: Order) -> Record:
+        """The record as an answer to a submission; raises the problem where there is none.
+
+        Of a request that no other can have the key of, an accepted command is an answer. Any other waits for the
+        first look, which compares the fence's fingerprint: the run may be another request's.
+        """
+        submitter = self._core.submitter
+        if not submitter.answers(record, order) and record.state is not ClaimState.UNKNOWN:
+            record = await self._waited(record, _tells, CONFIRMED_WAIT)
         if record.state is ClaimState.UNKNOWN:
-            waited = await self._core.claims.wait(record.id, lambda seen: seen.state.settled, UNKNOWN_WAIT)
-            record = waited or record
+            record = await self._waited(record, lambda seen: seen.state.confirmed, UNKNOWN_WAIT)
         body = records.job_body(record)
         if record.state.failed:
             failure = body.failure or records.Failure("ENGINE_UNAVAILABLE", "Nothing was run.", 1)
             raise failure.exception(command_id=record.id, sandbox_id=body.sandbox_id)
-        if record.state is ClaimState.UNKNOWN:
-            raise errors.OutcomeUnknown(
-                "The command may have been started; it is not started again. It is being found out.",
-                command_id=record.id,
-                sandbox_id=body.sandbox_id,
-                retry_after=2,
-                retryable=keyed,
-            )
+        if record.state is ClaimState.UNKNOWN or not submitter.answers(record, order):
+            raise submitter.not_known(record, order)
         return record
+
+    async def _waited(self, record: Record, until: Callable[[Record], bool], timeout: float) -> Record:
+        return await self._core.claims.wait(record.id, until, timeout) or record
 
     async def next_attempt(self, record: Record, body: JobBody) -> Record:
         """Send the next attempt of a submission that met a void."""
@@ -331,6 +337,10 @@ class Jobs:
             record = await self._core.follower.look(command_id)
             if record is None or not record.state.active:
                 return
+
+
+def _tells(record: Record) -> bool:
+    return record.state.confirmed or record.state is ClaimState.UNKNOWN
 
 
 def _news(page: JobOutput | ExecJobOutput, place: Cursor) -> bool:

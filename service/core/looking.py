@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from service.core import endings, fence, identity, output, records
+from service.core import endings, fence, identity, output, proofs, records
 from service.core.endings import Ending
 from service.core.fence import Fence, Look
 from service.core.output import Reading
@@ -138,10 +138,13 @@ class Looker:
             if record.cancel and not body.interrupted and not body.by_fence:
                 body = await self._interrupt(body)
             ending, body = await self._state(record, body)
+            doubtful = ending is not None and await self._may_have_run_nothing(record, body, ending)
         except SandboxMissing:
             return await self.gone(record)
         except EngineError:
             return await self.troubled(record, body)
+        if doubtful:
+            return await self._core.reconciler.doubtful(record, body)
         body = msgspec.structs.replace(body, troubled_since=None)
         if ending is None and record.now / 1000 // EXPIRY_EVERY != body.looked_at // EXPIRY_EVERY:
             await self._core.expiry.keep(body)
@@ -156,6 +159,12 @@ class Looker:
         news = reading.append is not None or reading.size > body.size
         body = self._looked(_with(body, reading), news=news)
         return await self.write(record, record.state, body, append=reading.append, quiet=not news)
+
+    async def _may_have_run_nothing(self, record: Record, body: JobBody, ending: Ending) -> bool:
+        """Whether that is open at the end of a command whose fence was never seen to name it."""
+        if ending.state is JobState.LOST or not proofs.unproven(body):
+            return False
+        return await self._core.reconciler.doubt(record, body, ending.exit_code) is not None
 
     def _looked(self, body: JobBody, *, news: bool) -> JobBody:
         return msgspec.structs.replace(body, looks=0 if news else body.looks + 1)

@@ -47,6 +47,27 @@ async def read_range(engine: Engine, body: JobBody, offset: int, length: int) ->
         return await engine.log(body.sandbox_id, body.engine_id, offset)
 
 
+async def read_ends(engine: Engine, body: JobBody, length: int) -> tuple[bytes, bool]:
+    """The first and the last ``length`` bytes of what a command printed (an exec: to stdout), and whether that is all.
+
+    Nothing where there is no output to be had. Raises ``EngineError``.
+    """
+
+    async def read(offset: int) -> FileRange:
+        if body.kind == "exec":
+            return await engine.read_file(body.sandbox_id, stream_paths(engine, body)["stdout"], offset, length)
+        return await read_range(engine, body, offset, length)
+
+    try:
+        first = await read(0)
+        if first.size <= len(first.data):
+            return first.data, True
+        last = await read(max(len(first.data), first.size - length))
+    except FileMissing:
+        return b"", False
+    return first.data + last.data, first.size <= len(first.data) + len(last.data)
+
+
 async def read_news(engine: Engine, body: JobBody, *, keep: int, over: bool) -> Reading:
     """Read on from where the kept output ends: once while the job runs, until nothing is new when it is over.
 

@@ -6,19 +6,20 @@ The fence decides (`core.fence`, rules 1 to 5). Everything here may be done twic
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from service import errors
-from service.core import endings, fence, identity, output, records
-from service.core.fence import Fence, Marker, Voided
+from service.core import endings, identity, output, proofs, records
+from service.core.fence import Fence, Voided
 from service.core.looking import DEADLINE_GRACE, token_of
 from service.core.problems import refusal
+from service.core.proofs import Verdict
 from service.core.records import JobBody
 from service.core.states import ClaimState
 from service.messages import JobState, Reason
-from service.ports.engine import CommandMissing, EngineError, FileMissing, SandboxMissing
+from service.ports.engine import CommandMissing, CommandStatus, EngineError, SandboxMissing
 from service.ports.store import Record
 
 if TYPE_CHECKING:
@@ -28,8 +29,10 @@ CONFIRM_LOOKS = 4
 """Looks after which a command that runs without a fence to be seen is taken for a run whose job wiped the fence."""
 MAX_ATTEMPTS = 64
 """Attempts that a walk through voided fences goes at the most."""
-MARKER_SIZE = 256
-"""Bytes of a log that may be a marker; a longer one is a command's own output."""
+MARKER_WITHIN = 64 * 1024
+"""Bytes at the beginning and at the end of an output that are looked through for a marker: before one stands what a
+shell prints when it starts, after it nothing but what a handler for its end prints.
+"""
 
 
 class Reconciler:
@@ -44,87 +47,102 @@ class Reconciler:
     # -- a provisional "done"
 
     async def confirm(self, record: Record, body: JobBody) -> Record:
-        """The first look: is the command that execd took the run, or did it meet a fence?"""
+        """The first look: is the command that execd took the run? The fence is read first, then what it printed."""
         write = self._core.looker.write
         if not body.fenced:
             return await write(record, ClaimState.RUNNING, body)
-        token = token_of(record.id, record.attempt)
         self._core.pace.besides()
         try:
-            found = await self._fences.read(body.sandbox_id, token)
-            if found is not None and found.kind == "run" and found.log is not None:
-                return await self._named(record, body, found)
-            if found is not None and found.kind == "void":
-                return await self._core.jobs.next_attempt(record, body)
-            marker, over = await self._marker(body, token)
-            if marker is not None:
-                return await self._met(record, body, found, marker)
+            found = await self._fences.read(body.sandbox_id, token_of(record.id, record.attempt))
+            proved = proofs.by_fence(found, body)
+            if proved is not None:
+                return await self._carry_out(record, body, proved)
+            status = await self._status(body)
+            over = status is not None and not status.running
+            if status is not None and over:
+                doubt = await self.doubt(record, body, endings.exit_code(status))
+                if doubt == "no_fence":
+                    return await self._no_fence(record, body)
+                if doubt is not None:
+                    return await self.doubtful(record, body)
         except SandboxMissing:
             return await self._core.looker.gone(record)
         except EngineError:
             return await self._core.looker.troubled(record, body)
-        if over or body.looks >= CONFIRM_LOOKS or (found is not None and found.kind != "empty"):
+        if over or body.looks >= CONFIRM_LOOKS or (found is not None and found.kind in ("run", "damaged")):
             return await write(record, ClaimState.RUNNING, msgspec.structs.replace(body, looks=0))
         return await write(record, record.state, msgspec.structs.replace(body, looks=body.looks + 1), quiet=True)
 
-    async def _named(self, record: Record, body: JobBody, found: Fence) -> Record:
-        """The fence names its run's output: ours, or that of an earlier copy, which is adopted."""
-        engine_id = endings.engine_id_of(found.log)
-        if engine_id == body.engine_id:
-            return await self._core.looker.write(
-                record, ClaimState.RUNNING, msgspec.structs.replace(body, log=found.log, looks=0)
-            )
-        return await self._adopt(record, body, found)
-
-    async def _marker(self, body: JobBody, token: str) -> tuple[Marker | None, bool]:
-        """The marker that our command printed, if it did; and whether it is over."""
-        if body.engine_id is None:
-            return None, False
-        self._core.pace.besides()
-        try:
-            status = await self._engine.status(body.sandbox_id, body.engine_id)
-        except CommandMissing:
-            return None, False
-        if status.running:
-            return None, False
-        try:
-            if body.kind == "exec":
-                path = output.stream_paths(self._engine, body)["stdout"]
-                got = await self._engine.read_file(body.sandbox_id, path, 0, MARKER_SIZE)
-            else:
-                got = await output.read_range(self._engine, body, 0, MARKER_SIZE)
-        except FileMissing:
-            return None, True
-        return (fence.parse_marker(got.data, token) if got.size == len(got.data) else None), True
-
-    async def _met(self, record: Record, body: JobBody, found: Fence | None, marker: Marker) -> Record:
-        """Our command ran nothing."""
-        write = self._core.looker.write
-        match marker.met:
-            case "void":
+    async def _carry_out(self, record: Record, body: JobBody, verdict: Verdict) -> Record:
+        """Write what was found to be so."""
+        match verdict.kind:
+            case "ours" if verdict.fence is not None:
+                ours = msgspec.structs.replace(body, log=verdict.fence.log, looks=0, doubtful=False)
+                return await self._core.looker.write(record, ClaimState.RUNNING, ours)
+            case "adopt" if verdict.fence is not None:
+                return await self._adopt(record, body, verdict.fence)
+            case "void" if record.state is ClaimState.ACCEPTED:
                 return await self._core.jobs.next_attempt(record, body)
-            case "none":
-                voided = await self._fences.void(body.sandbox_id, token_of(record.id, record.attempt), body.boot or "")
-                if voided.outcome in ("run", "boot"):
-                    return await self._voided(record, body, voided)
-                failure = records.Failure(
-                    "ENGINE_UNAVAILABLE",
-                    "The sandbox could not hold the fence (is its disk full?); nothing was run.",
-                    5,
-                )
-                refused = msgspec.structs.replace(body, failure=failure, reason=Reason.NO_FENCE)
-                made = voided.outcome == "voided"
-                return await write(record, ClaimState.VOIDED if made else ClaimState.REFUSED, refused)
-            case "run" if found is not None and found.kind != "empty":
-                return await self._adopt(record, body, found)
-            case "run" if marker.fingerprint is None and found is not None:
-                return await self._empty(record, body)
-        return await self._replaced(record, body, None)
+            case "void" if record.state is ClaimState.UNKNOWN:
+                return await self._never_started(record, body)
+            case "lost" if verdict.reason is not None:
+                return await self._lost(record, body, verdict.reason)
+        self._core.telemetry.reconciled("still_unknown")
+        return await self._later(record, body)
+
+    async def _status(self, body: JobBody) -> CommandStatus | None:
+        """execd's word on our command; None where it does not know it (yet)."""
+        if body.engine_id is None:
+            return None
+        self._core.pace.besides()
+        with contextlib.suppress(CommandMissing):
+            return await self._engine.status(body.sandbox_id, body.engine_id)
+        return None
+
+    async def doubt(self, record: Record, body: JobBody, code: int | None) -> Literal["no_fence", "doubtful"] | None:
+        """Whether a command that is over may have run nothing, by its exit code and what it printed.
+
+        Raises ``EngineError``.
+        """
+        self._core.pace.besides()
+        printed, whole = await output.read_ends(self._engine, body, MARKER_WITHIN)
+        return proofs.doubt(code, printed, token_of(record.id, record.attempt), whole=whole)
+
+    async def doubtful(self, record: Record, body: JobBody) -> Record:
+        """Settle a command that is over and may have run nothing: by its fence and the living, never by a void made
+        now, since a job may have removed its own fence.
+        """
+        body = msgspec.structs.replace(body, doubtful=True)
+        try:
+            look = await self._fences.look(body.sandbox_id, token_of(record.id, record.attempt))
+        except SandboxMissing:
+            return await self._core.looker.gone(record)
+        except EngineError:
+            return await self._unreached(record, body)
+        verdict = proofs.of_doubtful(look, body, overdue=self._overdue(record, body))
+        return await self._carry_out(record, body, verdict)
+
+    async def _no_fence(self, record: Record, body: JobBody) -> Record:
+        """Our command ran nothing, since no fence could be made."""
+        voided = await self._fences.void(body.sandbox_id, token_of(record.id, record.attempt), body.boot or "")
+        if voided.outcome in ("run", "boot"):
+            return await self._voided(record, body, voided)
+        failure = records.Failure(
+            "ENGINE_UNAVAILABLE", "The sandbox could not hold the fence (is its disk full?); nothing was run.", 5
+        )
+        refused = msgspec.structs.replace(body, failure=failure, reason=Reason.NO_FENCE)
+        state = ClaimState.VOIDED if voided.outcome == "voided" else ClaimState.REFUSED
+        return await self._core.looker.write(record, state, refused)
+
+    def _overdue(self, record: Record, body: JobBody) -> bool:
+        return record.now / 1000 > records.deadline(body) + DEADLINE_GRACE
 
     # -- an "unknown"
 
     async def settle(self, record: Record, body: JobBody) -> Record:
         """Settle a submission whose answer was lost; it stays unknown where nothing can be proved yet."""
+        if body.doubtful:
+            return await self.doubtful(record, body)
         if body.boot is None:
             return await self._unreached(record, body)
         token = token_of(record.id, record.attempt)
@@ -180,6 +198,7 @@ class Reconciler:
             timeout=found.timeout or body.timeout,
             dispatched_at=body.dispatched_at or record.now / 1000,
             looks=0,
+            doubtful=False,
         )
         return await self._core.looker.write(record, ClaimState.RUNNING, adopted)
 
@@ -192,24 +211,11 @@ class Reconciler:
             return await self._later(record, body)
         return await self._lost(record, body, Reason.START_NOT_CONFIRMED)
 
-    async def _replaced(self, record: Record, body: JobBody, voided: Voided | None) -> Record:
-        """Another boot mark than at dispatch: another container, or a job wiped the directory (rule 2).
-
-        The living are looked for first: a mark keeps the start of the container that it was made in, and one that
-        came back with its files kept is another.
-        """
+    async def _replaced(self, record: Record, body: JobBody, voided: Voided) -> Record:
+        """Another boot mark than at dispatch: another container, or a job wiped the directory (rule 2)."""
         look = await self._fences.look(body.sandbox_id, token_of(record.id, record.attempt))
-        start = look.start if voided is None or look.start else voided.start
-        mark = fence.parse_boot((body.boot or "").encode())
-        if look.fence is not None and look.fence.kind not in ("void", "empty"):
-            return await self._adopt(record, body, look.fence)
-        if look.alive:
-            return await self._adopt(record, body, Fence(kind="damaged"))
-        if mark is not None and mark.replaced_by(start):
-            return await self._lost(record, body, Reason.CONTAINER_RESTARTED)
-        if record.now / 1000 > records.deadline(body) + DEADLINE_GRACE:
-            return await self._lost(record, body, Reason.FENCE_WIPED)
-        return await self._later(record, body)
+        verdict = proofs.of_replaced(look, body, start=look.start or voided.start, overdue=self._overdue(record, body))
+        return await self._carry_out(record, body, verdict)
 
     async def _unreached(self, record: Record, body: JobBody) -> Record:
         """The sandbox does not answer (or holds no fences): gone, or tried again later."""
@@ -223,11 +229,12 @@ class Reconciler:
 
     async def _later(self, record: Record, body: JobBody) -> Record:
         again = msgspec.structs.replace(body, looks=body.looks + 1)
-        return await self._core.looker.write(record, record.state, again, quiet=True)
+        state = ClaimState.UNKNOWN if body.doubtful else record.state
+        return await self._core.looker.write(record, state, again, quiet=state is record.state)
 
     async def _lost(self, record: Record, body: JobBody, reason: Reason) -> Record:
         self._core.telemetry.reconciled("lost")
-        lost = msgspec.structs.replace(body, state=JobState.LOST, reason=reason)
+        lost = msgspec.structs.replace(body, state=JobState.LOST, reason=reason, doubtful=False)
         return await self._core.looker.write(record, ClaimState.CLOSED, lost)
 
     # -- a job that Redis forgot

@@ -74,6 +74,8 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The engine took our interrupt while the command ran."""
     by_fence: bool = False
     """execd does not know the command (any more); the fence tells how it goes."""
+    doubtful: bool = False
+    """execd took the command and it is over, but it may have run nothing: its fence does not tell."""
     looked_at: float = 0.0
     """When the engine was last asked for news."""
     troubled_since: float | None = None

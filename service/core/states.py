@@ -8,6 +8,7 @@
     CLAIMED --settle--> RUNNING                 Redis forgot another request with this key, and its fence was found
     DISPATCHED --settle, abandon--> UNKNOWN     may have been executed
     UNKNOWN --advance--> ACCEPTED, RUNNING, VOIDED, CLOSED, DONE
+    ACCEPTED, RUNNING --advance--> UNKNOWN      over, and nothing proves that it ran
     ACCEPTED --reopen--> CLAIMED                the submission met a void and ran nothing: the next attempt is sent
     REFUSED, VOIDED --reopen--> CLAIMED         a retry really tries again
     UNKNOWN, DONE --reopen--> CLAIMED           sandboxes only: looked for and given up; gone
@@ -61,6 +62,11 @@ class ClaimState(Enum):
         return not self.pending and self is not ClaimState.UNKNOWN
 
     @property
+    def confirmed(self) -> bool:
+        """A job's run is known, and so the request that it is of; or that there is none."""
+        return self.settled and self is not ClaimState.ACCEPTED
+
+    @property
     def active(self) -> bool:
         """A job that still needs looking after."""
         return self not in (ClaimState.REFUSED, ClaimState.VOIDED, ClaimState.CLOSED, ClaimState.DONE)
@@ -91,8 +97,8 @@ SCRIPTS: Mapping[str, Mapping[ClaimState | None, frozenset[ClaimState]]] = {
         _S.UNKNOWN: frozenset(
             {_S.UNKNOWN, _S.ACCEPTED, _S.RUNNING, _S.VOIDED, _S.REFUSED, _S.ENDED, _S.CLOSED, _S.DONE}
         ),
-        _S.ACCEPTED: frozenset({_S.ACCEPTED, _S.RUNNING, _S.VOIDED, _S.REFUSED, _S.ENDED, _S.CLOSED}),
-        _S.RUNNING: frozenset({_S.RUNNING, _S.ENDED, _S.CLOSED}),
+        _S.ACCEPTED: frozenset({_S.UNKNOWN, _S.ACCEPTED, _S.RUNNING, _S.VOIDED, _S.REFUSED, _S.ENDED, _S.CLOSED}),
+        _S.RUNNING: frozenset({_S.UNKNOWN, _S.RUNNING, _S.ENDED, _S.CLOSED}),
         _S.ENDED: frozenset({_S.ENDED, _S.CLOSED}),
         _S.DONE: frozenset({_S.DONE}),
     },

@@ -30,8 +30,10 @@ SLOW_SANDBOX = 2.0
 """Seconds after which a sandbox that does not answer is asked about at the lifecycle server."""
 SLOT_MARGIN = 120.0
 """Seconds past its timeout after which a job no longer counts as running, whatever became of it."""
-FIRST_LOOK = 0.05
-"""Seconds after the dispatch until the first look: the wrapper needs a few ms to make its fence."""
+FIRST_LOOKS = (0.05, 0.1)
+"""Seconds after the dispatch until the first look: the wrapper needs a few ms to make its fence; and from there to
+another where it has not on a busy machine, since callers wait for it.
+"""
 
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -106,7 +108,7 @@ class Submitter:
     async def settle(self, order: Order, send: Send) -> tuple[Record, bool]:
         """The record of the order as far as it got within ``claim_wait``, and whether it was answered by other work.
 
-        Raises ``IdempotencyKeyReused``.
+        It does not say yet whose run it is: see `answers`.
         """
         body = order.body
         context.command_id.set(order.command_id)
@@ -115,31 +117,63 @@ class Submitter:
         await self._store.index_job(
             order.command_id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._core.claims.lease
         )
+        sent: list[Record] = []
+
+        async def work(mine: Record) -> Record | None:
+            return await self.attempt(mine, order.submission, send, boot=boot, sent=sent)
+
         record, replayed = await self._core.claims.once(
             order.command_id,
             body=records.encode(body),
             request=msgspec.json.encode(order.submission),
             take=lambda record, token: self._take(record, order, token),
-            work=lambda mine: self.attempt(mine, order.submission, send, boot=boot),
+            work=work,
             wait=self._core.settings.claim_wait,
         )
-        self._check_same(record, order)
+        if record.state.failed and sent and sent[-1].token != record.token:
+            # Redis was emptied meanwhile: this failure is another request's, and ours may have run.
+            raise self.not_known(record, order)
         return record, replayed
 
-    def _check_same(self, record: Record, order: Order) -> None:
-        """Raises ``IdempotencyKeyReused``, unless nothing ran. A damaged fence does not tell what its request was."""
-        if record.state.failed or records.job_body(record).fingerprint in ("", order.body.fingerprint):
-            return
+    def answers(self, record: Record, order: Order) -> bool:
+        """Whether the record as it stands answers this very request.
+
+        After Redis was emptied, a record may say one request and follow the run of another until the first look has
+        read the fence: until then an accepted command is no answer, and a differing fingerprint proves nothing. A
+        damaged fence does not tell what its request was. Where nothing ran there is nothing to tell apart. Raises
+        ``IdempotencyKeyReused`` where the run is known to be another's.
+        """
+        if record.state.failed:
+            return True
+        if self._prints_match(record, order):
+            return record.state is not ClaimState.ACCEPTED or not order.keyed
+        if not record.state.confirmed:
+            return False
         self._core.telemetry.claim("job", "conflict")
         raise errors.IdempotencyKeyReused(
-            "This key was used for another command in this sandbox; nothing was run.", command_id=record.id
+            "This key was used for another command in this sandbox; this request ran nothing.", command_id=record.id
+        )
+
+    @staticmethod
+    def _prints_match(record: Record, order: Order) -> bool:
+        return records.job_body(record).fingerprint in ("", order.body.fingerprint)
+
+    @staticmethod
+    def not_known(record: Record, order: Order) -> errors.OutcomeUnknown:
+        """What a caller is told while nobody can say what became of a submission."""
+        return errors.OutcomeUnknown(
+            "The command may have been started; it is not started again. It is being found out.",
+            command_id=record.id,
+            sandbox_id=order.body.sandbox_id,
+            retry_after=2,
+            retryable=order.keyed,
         )
 
     async def _take(self, record: Record, order: Order, token: str) -> tuple[bool, Record | None] | None:
         claims = self._core.claims
-        self._check_same(record, order)
+        self.answers(record, order)
         match record.state:
-            case ClaimState.CLAIMED if record.lease_expired and not record.cancel:
+            case ClaimState.CLAIMED if record.lease_expired and not record.cancel and self._prints_match(record, order):
                 return await self._store.take_over(record, token=token, owner=claims.owner, lease=claims.lease)
             case ClaimState.CLAIMED | ClaimState.DISPATCHED if record.lease_expired:
                 return False, await self._core.looker.look(record)
@@ -156,13 +190,18 @@ class Submitter:
         return None
 
     async def next_attempt(self, record: Record, body: JobBody, send: Send) -> Record:
-        """The submission met a void, so it never ran and never will: send the next attempt."""
+        """The submission met a void, so it never ran and never will: send the next attempt.
+
+        Not from a replica that is stopping: another one's look finds the same void.
+        """
+        claims = self._core.claims
+        if claims.drained:
+            return record
         kept = await self._store.request(record.id)
         if kept is None:
             failure = records.Failure("ENGINE_UNAVAILABLE", "The submission met a void and never started.", 1)
             voided = msgspec.structs.replace(body, failure=failure, reason=Reason.NEVER_STARTED)
             return await self._core.looker.write(record, ClaimState.VOIDED, voided)
-        claims = self._core.claims
         submission = _submissions.decode(kept)
         fresh = msgspec.structs.replace(body, engine_id=None, log=None, dispatched_at=None, looks=0)
         ours, now = await self._store.reopen(
@@ -175,7 +214,7 @@ class Submitter:
             request=kept,
         )
         if ours and now is not None:
-            claims.own(now, lambda mine: self.attempt(mine, submission, send))
+            await claims.take_up(now, lambda mine: self.attempt(mine, submission, send))
         return now or record
 
     @staticmethod
@@ -186,9 +225,18 @@ class Submitter:
     # -- the owner's work
 
     async def attempt(
-        self, mine: Record, submission: Submission, send: Send, *, boot: Awaitable[Boot | None] | None = None
+        self,
+        mine: Record,
+        submission: Submission,
+        send: Send,
+        *,
+        boot: Awaitable[Boot | None] | None = None,
+        sent: list[Record] | None = None,
     ) -> Record | None:
-        """Dispatch the command, and settle how that went. ``boot``: the mark, where no other request had this key."""
+        """Dispatch the command, and settle how that went. ``boot``: the mark, where no other request had this key.
+
+        ``sent`` gets ``mine`` as soon as the command may have left.
+        """
         body = records.job_body(mine)
         try:
             if boot is not None:
@@ -207,8 +255,8 @@ class Submitter:
         body = msgspec.structs.replace(
             body, boot=mark, fenced=mark is not None, dispatched_at=mine.now / 1000, failure=None, reason=None
         )
-        sent, record = await self._core.claims.dispatch(mine, records.encode(body))
-        if not sent or record is None:
+        may_send, record = await self._core.claims.dispatch(mine, records.encode(body))
+        if not may_send or record is None:
             if record is not None and record.cancel and record.state is ClaimState.CLAIMED:
                 return await self.cancelled(record, body)
             return record
@@ -223,6 +271,8 @@ class Submitter:
             timeout=body.timeout,
         )
         spec = CommandSpec(command=text, timeout=body.timeout, cwd=submission.cwd, env=env)
+        if sent is not None:
+            sent.append(mine)
         try:
             return await send(mine, body, spec)
         except EngineError as error:
@@ -323,9 +373,16 @@ class Submitter:
         """Start a job in the background of its sandbox."""
         engine_id = await self._engine.submit(body.sandbox_id, spec)
         record = await self.accepted(mine, body, engine_id)
-        self._core.tasks.start(self._first_look(mine.id), f"first look {mine.id}")
+        self.look_soon(mine.id)
         return record
 
+    def look_soon(self, id: str) -> None:
+        """Take the first look at a command as soon as its wrapper can have made the fence."""
+        self._core.tasks.start(self._first_look(id), f"first look {id}")
+
     async def _first_look(self, id: str) -> None:
-        await asyncio.sleep(FIRST_LOOK)
-        await self._core.follower.look(id)
+        for delay in FIRST_LOOKS:
+            await asyncio.sleep(delay)
+            record = await self._core.follower.look(id)
+            if record is None or record.state is not ClaimState.ACCEPTED:
+                return

@@ -1,7 +1,7 @@
 """``OpenSandboxEngine``: the port's ``Engine`` on OpenSandbox's wire protocol."""
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal
 
 from service.engine.endpoints import Endpoints, Mode, Network
@@ -118,7 +118,7 @@ class OpenSandboxEngine:
         """Start a command in the background; execd's id of it. An ``Unclear`` after the id has it."""
         return await self._execd.submit(sandbox_id, spec)
 
-    def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncIterator[CommandEvent]:
+    def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncGenerator[CommandEvent, None]:
         """Run a command in the foreground; ends after ``complete`` or ``exit`` (whose text is execd's
         "signal: killed").
         """

@@ -1,7 +1,7 @@
 """execd, the daemon in each sandbox: commands started, followed and stopped; files read by ranges."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -69,17 +69,19 @@ class Execd:
         it open.
         """
         stream = CommandStream()
-        async for _ in self._run(Call.SUBMIT, sandbox_id, _body(spec, background=True), SUBMIT, stream):
-            pass
+        async with aclosing(self._run(Call.SUBMIT, sandbox_id, _body(spec, background=True), SUBMIT, stream)) as events:
+            async for _ in events:
+                pass
         assert stream.command is not None
         return stream.command
 
-    async def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncIterator[CommandEvent]:
+    async def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncGenerator[CommandEvent, None]:
         """Events of a foreground command, as they come."""
         deadline = Deadline(spec.timeout + STREAM_GRACE, silence)
         body = _body(spec, background=False)
-        async for event in self._run(Call.STREAM, sandbox_id, body, deadline, CommandStream()):
-            yield event
+        async with aclosing(self._run(Call.STREAM, sandbox_id, body, deadline, CommandStream())) as events:
+            async for event in events:
+                yield event
 
     async def run_short(self, sandbox_id: str, command: str, *, timeout: float) -> ShortResult:
         """The result of a small command. Lines come without their ends: they are joined with line feeds
@@ -90,18 +92,20 @@ class Execd:
         lines: list[str] = []
         room = MAX_SHORT
         exit_code = 0
-        async for event in self._run(Call.SHORT, sandbox_id, _body(spec, background=False), deadline, CommandStream()):
-            if event.type == "stdout" and room > 0:
-                lines.append("" if event.text == "\n" else event.text)
-                room -= len(event.text.encode()) + 1
-            elif event.type == "exit":
-                exit_code = _shell_code(event)
+        body = _body(spec, background=False)
+        async with aclosing(self._run(Call.SHORT, sandbox_id, body, deadline, CommandStream())) as events:
+            async for event in events:
+                if event.type == "stdout" and room > 0:
+                    lines.append("" if event.text == "\n" else event.text)
+                    room -= len(event.text.encode()) + 1
+                elif event.type == "exit":
+                    exit_code = _shell_code(event)
         text = "\n".join(lines).encode()[:MAX_SHORT].decode(errors="ignore")
         return ShortResult(exit_code, text)
 
     async def _run(
         self, call: Call, sandbox_id: str, body: bytes, deadline: Deadline, stream: CommandStream
-    ) -> AsyncIterator[CommandEvent]:
+    ) -> AsyncGenerator[CommandEvent, None]:
         try:
             async with self._open(call, sandbox_id, "POST", "/command", deadline, body=body) as incoming:
                 await incoming.check()

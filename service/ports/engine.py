@@ -7,7 +7,7 @@ which is decided in one place, ``service.engine.outcomes``. Every call has conne
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -224,7 +224,7 @@ class Engine(Protocol):
         """
         ...
 
-    def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncIterator[CommandEvent]:
+    def stream(self, sandbox_id: str, spec: CommandSpec, *, silence: float) -> AsyncGenerator[CommandEvent, None]:
         """Run a command in the foreground. Ends after ``complete`` (exit code 0) or ``exit``.
 
         Raises ``StartFailed`` where execd says that it never started, ``Unclear`` when the stream ends without a

@@ -123,7 +123,7 @@ def test_a_doubled_submission_runs_once_and_leads_to_the_run(site: Site) -> None
     assert site.short(f"cat {counter}") == "x\n"
     for name in set(names) - set(ran):
         assert fence.parse_marker(site.execd.output(name), token) == Marker("run", "f" * 32)
-        assert codes[name] == 0
+        assert codes[name] == fence.NOTHING_RAN
     noted = site.look(token).fence
     assert noted is not None
     assert (noted.kind, noted.exit_code, noted.timeout) == ("run", 3, 60)
@@ -154,7 +154,7 @@ def test_a_void_keeps_a_late_submission_from_running(site: Site) -> None:
     void = fence.void(site.execd.directory, token, boot, secrets.token_hex(16))
     assert fence.parse_void(site.short(void)).outcome == "voided"
     name = site.submit("echo ran", token, boot)
-    assert site.execd.wait(name)[0] == 0
+    assert site.execd.wait(name)[0] == fence.NOTHING_RAN
     assert fence.parse_marker(site.execd.output(name), token) == Marker("void")
 
 

@@ -72,7 +72,7 @@ def a_second_copy_is_told_what_it_met(shell: Shell) -> bool:
     boot = mark(shell)
     first, second = submit(shell, boot), submit(shell, boot)
     marker = fence.parse_marker(second.output, TOKEN)
-    return (first.output, marker, second.code) == (b"ran\n", Marker("run", FINGERPRINT), 0)
+    return (first.output, marker, second.code) == (b"ran\n", Marker("run", FINGERPRINT), fence.NOTHING_RAN)
 
 
 def no_void_in_another_file_system(shell: Shell) -> bool:
@@ -170,7 +170,7 @@ KEPT: dict[Callable[[Shell], bool], list[tuple[str, str, str]]] = {
     ],
     a_late_message_meets_the_void: [("MAKE", "set -C\n", "")],
     a_void_is_not_made_over_a_run: [("VOID", 'ln "$t" "$f"', 'mv "$t" "$f"'), ("VOID", '[ -e "$f" ] ||', "")],
-    no_run_without_a_fence: [("MAKE", "exit 0; }", '[ ! -e "$1" ] || exit 0; }')],
+    no_run_without_a_fence: [("MAKE", "exit @NOTHING@; }", '[ ! -e "$1" ] || exit 0; }')],
     one_mark_of_thirty: [
         ("READY", 'ln "$t" "$d/boot"', 'mv "$t" "$d/boot"'),
         ("READY", '[ -s "$d/boot" ]', "sleep 0.1; false"),

@@ -10,8 +10,8 @@
 
 local moves = {
   unknown = "unknown accepted running voided refused ended closed done",
-  accepted = "accepted running voided refused ended closed",
-  running = "running ended closed",
+  accepted = "unknown accepted running voided refused ended closed",
+  running = "unknown running ended closed",
   ended = "ended closed",
   done = "done",
 }

@@ -2,8 +2,9 @@
 
 Two replicas and callers that retry one key. Messages to execd come late, doubled or never, replies are lost, a
 replica stops at any step and goes on later, Redis is emptied or falls back to an older state, the container comes
-back with another file system or with the same, a job wipes the fence directory, the disk is full for a while, a
-wrapper or a void dies half-way, callers cancel, old fences are cleaned away.
+back with another file system or with the same, a job wipes the fence directory, or removes its own fence, and prints
+what a wrapper prints that ran nothing, another job makes the mark, the disk is full for a while, a wrapper or a void
+dies half-way, callers cancel, old fences are cleaned away, and another request comes with the same key.
 
 The claim moves only as `service.core.states.SCRIPTS` allows.
 """
@@ -20,10 +21,15 @@ REFUSED, VOIDED, ACCEPTED = ClaimState.REFUSED, ClaimState.VOIDED, ClaimState.AC
 RUNNING, ENDED, CLOSED = ClaimState.RUNNING, ClaimState.ENDED, ClaimState.CLOSED
 
 MAX_ATTEMPT = 3
+"""Attempts that are looked at, unless a world says fewer."""
 
 
 class Claim(NamedTuple):
-    """The record. `met`: what the engine command that it follows met; `why`: how it was closed."""
+    """The record.
+
+    `met`: what the engine command that it follows met, or "says" what its output says it met; `why`: how it was
+    closed; `request`: whose fingerprint it has.
+    """
 
     state: ClaimState
     attempt: int
@@ -32,6 +38,7 @@ class Claim(NamedTuple):
     cancel: bool = False
     met: str = ""
     why: str = ""
+    request: int = 1
 
 
 class Owner(NamedTuple):
@@ -41,6 +48,7 @@ class Owner(NamedTuple):
     token: int
     phase: str
     boot: int = 0
+    request: int = 1
 
 
 class Message(NamedTuple):
@@ -49,6 +57,7 @@ class Message(NamedTuple):
     attempt: int
     token: int
     boot: int
+    request: int = 1
 
 
 class Wrapper(NamedTuple):
@@ -73,6 +82,9 @@ class Budget(NamedTuple):
     cleans: int = 0
     rollbacks: int = 0
     crashes: int = 1
+    forgeries: int = 0
+    removals: int = 0
+    marks: int = 0
 
 
 class State(NamedTuple):
@@ -95,6 +107,14 @@ class State(NamedTuple):
     ran: frozenset[int] = frozenset()
     runs: int = 0
     tokens: int = 0
+    names: frozenset[tuple[int, int]] = frozenset()
+    """Of each run's fence, whose request it names."""
+    ran_for: frozenset[int] = frozenset()
+    """Requests whose commands ran."""
+    told: frozenset[tuple[int, str]] = frozenset()
+    """Requests and their answers."""
+    refused_on_their_way: frozenset[int] = frozenset()
+    """Tokens of messages whose caller was told that they run nothing."""
     fault: str = ""
 
 
@@ -108,6 +128,9 @@ class World:
     """Whether the sandbox can hold a mark at all."""
     fine: bool = False
     """Wrappers take their steps one by one; needed only where something can happen in between."""
+    others: bool = False
+    """A second request with the same key comes too."""
+    attempts: int = MAX_ATTEMPT
     marked: bool = False
     """The mark was made when the sandbox became ready."""
     moves: set[tuple[str, ClaimState | None, ClaimState]] = field(default_factory=set)

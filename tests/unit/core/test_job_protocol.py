@@ -6,7 +6,7 @@ The parties' steps and the claim's moves are in `job_protocol`; `service.core.st
 import pytest
 
 from service.core.states import SCRIPTS, ClaimState
-from tests.unit.core.job_protocol import explore
+from tests.unit.core.job_protocol import ANOTHERS, NOT_NOTHING, explore
 from tests.unit.core.job_world import Budget, World
 
 WORLDS = {
@@ -20,6 +20,11 @@ WORLDS = {
     "the disk is full, and some die half-way": World(Budget(copies=1, full=1, deaths=1, crashes=0), marked=True),
     "a caller cancels": World(Budget(copies=1, cancels=1)),
     "fences are cleaned away": World(Budget(copies=1, cleans=1, flushes=1)),
+    "a job wipes the directory and prints a marker": World(Budget(copies=1, forgeries=1, crashes=0), marked=True),
+    "a job removes its fence and prints a marker": World(Budget(removals=1), marked=True),
+    "a mark is made meanwhile": World(Budget(full=1, marks=1)),
+    "another request has the key": World(Budget(calls=3, flushes=1, crashes=0), others=True, attempts=2),
+    "another request has the key, and one stops": World(Budget(calls=2, flushes=1), others=True, attempts=2),
     "no fence can be made": World(Budget(copies=1, flushes=1), fences=False),
 }
 
@@ -75,6 +80,56 @@ RULES: list[tuple[str, tuple[str, ...], str, str]] = [
         "the disk is full, and some die half-way",
         "voided, but it ran",
     ),
+    # What is said of a command that execd took
+    (
+        "a marker is no proof: wiped",
+        ("what is printed proves nothing",),
+        "a job wipes the directory and prints a marker",
+        TWICE,
+    ),
+    (
+        "a marker is no proof: removed",
+        ("what is printed proves nothing",),
+        "a job removes its fence and prints a marker",
+        "voided, but it ran",
+    ),
+    (
+        "no void after a doubt",
+        ("what may have run is not voided",),
+        "a job removes its fence and prints a marker",
+        "voided, but it ran",
+    ),
+    (
+        "a marker behind a warning",
+        ("a marker counts wherever it stands",),
+        "the file system is replaced",
+        "followed, but it never ran",
+    ),
+    (
+        "a marker without a fence",
+        ("a marker counts without a fence too",),
+        "a mark is made meanwhile",
+        "followed, but it never ran",
+    ),
+    # What callers are told after Redis was emptied
+    (
+        "202 after the first look",
+        ("an accepted command is no answer yet",),
+        "another request has the key",
+        ANOTHERS,
+    ),
+    (
+        "422 after the first look",
+        ("a key is called used by a confirmed record alone",),
+        "another request has the key",
+        NOT_NOTHING,
+    ),
+    (
+        "a failure of another request",
+        ("a failure is told to its own request alone",),
+        "another request has the key",
+        NOT_NOTHING,
+    ),
     # What the texts are made of
     (
         "one step for a void",
@@ -100,6 +155,9 @@ NOT_EXPLORED: dict[str, set[Move]] = {
     "a follower that has nothing new": {
         ("advance", state, state)
         for state in (ClaimState.UNKNOWN, ClaimState.ACCEPTED, ClaimState.RUNNING, ClaimState.ENDED)
+    },
+    "the question of the first look, asked at the end of a command whose fence was not seen": {
+        ("advance", ClaimState.RUNNING, ClaimState.UNKNOWN),
     },
     "two moves of the model in one": {
         ("advance", ClaimState.UNKNOWN, ClaimState.ACCEPTED),
@@ -136,13 +194,13 @@ def test_what_stays_is_redis_emptied_and_the_file_system_replaced_both_at_once()
 
 def test_every_move_of_a_job_that_the_table_allows_is_explored() -> None:
     made: set[Move] = set()
-    for budget in (
-        Budget(flushes=1, swaps=1, crashes=0),
-        Budget(copies=1, crashes=0),
-        Budget(cancels=1),
-        Budget(copies=1, full=1, deaths=1, crashes=0),
+    for world in (
+        World(Budget(flushes=1, swaps=1, crashes=0), marked=True),
+        World(Budget(copies=1, crashes=0), marked=True),
+        World(Budget(cancels=1), marked=True),
+        World(Budget(copies=1, full=1, deaths=1, crashes=0), marked=True),
+        WORLDS["another request has the key, and one stops"],
     ):
-        world = World(budget, marked=True)
         explore(world)
         made |= world.moves
     allowed = {
