@@ -42,18 +42,18 @@ set -- "$1" "$3" "$0"
 if command -v shopt >/dev/null && [ -e /proc/$$/exe ]; then set -- "$1" "$2" "-a $0 /proc/$$/exe"
 elif command -v "$0" >/dev/null; then :
 elif command -v '[[' >/dev/null; then set -- "$1" "$2" "-a $0 /proc/$$/exe"
-else set -- "$1" "$2" "/bin/$0"; fi
+else set -- "$1" "$2" "/bin/$0" "$0"; fi
 ! command -v '[[' >/dev/null || SHLVL=$((SHLVL - 1))
 trap : HUP INT TERM; exec 3>&2 2>/dev/null
 """
 
 RUN = r"""
-(exec $3 -c "$2" 2>&3 3>&-); set -- "$1" $?
+(exec $3 -c "$2" ${4+"$4"} 2>&3 3>&-); set -- "$1" $?
 """
 
 # With startup variables as they were. The carriers are the caller's no more than our other two variables.
 RUN_EXPORTED = r"""
-(@EXPORT@; unset @CARRIERS@; exec $3 -c "$2" 2>&3 3>&-); set -- "$1" $?
+(@EXPORT@; unset @CARRIERS@; exec $3 -c "$2" ${4+"$4"} 2>&3 3>&-); set -- "$1" $?
 """
 
 # Functions and options are bash's alone, and bash sets none that way: `env` does, which knows no `-a`, so the shell is
@@ -64,7 +64,7 @@ RUN_WITH_ENV = r"""
 set -- "$0" -c "$2"
 [ ! -e /proc/$$/exe ] || [ "$(command -v "$0")" -ef /proc/$$/exe ] || set -- /proc/$$/exe -c "$3" "$0"
 set -- "$(command -v env || echo /usr/bin/env)" @KEPT@ "$@"
-else @EXPORT@; set -- $3 -c "$2"; fi
+else @EXPORT@; set -- $3 -c "$2" ${4+"$4"}; fi
 unset @CARRIERS@; exec "$@" 2>&3 3>&-); set -- "$1" $?
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import os
@@ -217,8 +218,8 @@ class Execd(Place):
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self.directory = directory
 
-    @property
-    def inherited(self) -> dict[str, str]:
+    @functools.cached_property
+    def inherited(self) -> dict[str, str]:  # type: ignore[override]
         code, environ = self.call("GET", f"/files/download?path={startup.ENVIRONMENT}&offset=1")
         assert code == 200, environ
         return startup.acting(startup.of_daemon(environ))

@@ -115,9 +115,7 @@ def _functions() -> list[Start]:
         *("exit", "true", "read", "eval", "set", "printf", "command", "trap", "unset", "echo", "export", "exec"),
         *("test", "[", "shift", "env", "readlink", "bash", "sh", "shopt", "kill", "builtin", ":", "grep", "ln", "rm"),
     )
-    texts = [
-        Start(f"a function {name}", {f"BASH_FUNC_{name}%%": f"() {{ builtin echo 'my {name}'; }}"}) for name in names
-    ]
+    texts = [Start(f"a function {name}", {f"BASH_FUNC_{name}%%": f"() {{ /bin/echo 'my {name}'; }}"}) for name in names]
     return [
         *texts,
         Start("functions of all these names", {name: text for start in texts for name, text in start.env.items()}),
@@ -138,10 +136,16 @@ def _words() -> list[Start]:
         Start("TMOUT", {"TMOUT": "1"}),
         Start("OPTIND", {"OPTIND": "7"}),
         Start("BASH_ARGV0", {"BASH_ARGV0": "other"}),
-        Start("a missing PATH and options", {"PATH": "/nosuch", "SHELLOPTS": "verbose", "LC_ALL": "xx"}),
     ]
 
 
+NO_PATH = [
+    Start("nothing is found", {"PATH": "/nosuch"}),
+    Start("nothing is found, and a locale is missing", {"PATH": "/nosuch", "LC_ALL": "xx"}),
+    Start("nothing is found, and an option is set", {"PATH": "/nosuch", "SHELLOPTS": "verbose"}),
+    Start("nothing is found, and a function is exported", {"PATH": "/nosuch", "BASH_FUNC_exit%%": "() { echo no; }"}),
+]
+"""For commands alone: a sandbox in which nothing is found can't be asked for anything."""
 STARTS = [*_files(), *_options(), *_loading(), *_functions(), *_words()]
 
 
@@ -172,7 +176,7 @@ def _parts(text: str) -> tuple[str, list[str]]:
 
 
 def compare(place: Place, start: Start, directory: str, *, sent: bool) -> tuple[Outcome, Outcome, str]:
-    """The command without a fence and behind one, and the token. ``sent``: with the command, else it is the daemon's."""
+    """The command without a fence and behind one, and the token. ``sent``: with it, else the daemon has it."""
     prepare(place, start, directory)
     env = here(start, directory) if sent else {}
     token = secrets.token_hex(16)
