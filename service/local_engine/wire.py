@@ -191,11 +191,17 @@ def _one_range(part: str, size: int) -> tuple[int, int]:
     return int(first), int(last) - int(first) + 1
 
 
+_GO_VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|([A-Za-z_][A-Za-z0-9_]*|[*#$@!?\-0-9{]))")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class UndefinedVariables(ValueError):
     """A path names environment variables that are not set; the message is execd's."""
+
+
+def expand_variables(text: str, env: dict[str, str]) -> str:
+    """`$VAR` and `${VAR}` replaced, by nothing where they are not set, as Go's `os.ExpandEnv` does."""
+    return _GO_VARIABLE.sub(lambda match: env.get(match[1] or match[2] or "", ""), text)
 
 
 def expand_path(path: str, env: dict[str, str]) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import pytest
 
 from service.core import identity
-from service.core.fence import RESERVED_VARIABLES
 from tests.integration.tenants_rig import ALICE, BOB, RESERVED, Replica, TenantsRig
 
 pytestmark = pytest.mark.integration
@@ -193,7 +192,7 @@ async def test_reserved_metadata_of_jobs_is_dropped(stage: Stage) -> None:
 async def test_the_environment_can_not_name_another_fence(stage: Stage) -> None:
     sandbox = await stage.first.create(BOB)
     body = {"sandbox_id": sandbox, "command": "true"}
-    for name in sorted(RESERVED_VARIABLES):
+    for name in ("ONCEBOX_COMMAND", "ONCEBOX_FENCE", "ONCEBOX_FENCE_0", "ONCEBOX_FENCE_12"):
         refused = await stage.then.ask(BOB, "POST", "/v1/exec-jobs", {**body, "env": {name: "x"}})
         assert refused.status == 422, name
 

@@ -25,12 +25,12 @@ def test_the_wrapper_is_short_carries_the_token_and_leaves_the_rest_to_the_envir
     assert TOKEN in text
     assert env["ONCEBOX_COMMAND"] == "echo hi"
     assert env["A"] == "b"
-    assert set(env) == {"A"} | fence.RESERVED_VARIABLES
+    assert set(env) == {"A", fence.COMMAND_VARIABLE, fence.SCRIPT_VARIABLE}
 
 
 def test_a_caller_cannot_take_the_names_that_the_wrapper_uses() -> None:
     how = {"directory": "/d", "token": TOKEN, "fingerprint": "abc", "boot": None, "timeout": 60}
-    theirs = dict.fromkeys(fence.RESERVED_VARIABLES, "theirs")
+    theirs = dict.fromkeys((fence.COMMAND_VARIABLE, fence.SCRIPT_VARIABLE), "theirs")
     _, env = fence.wrapper("echo hi", theirs, **how)  # type: ignore[arg-type]
     assert "theirs" not in env.values()
 
