@@ -206,8 +206,10 @@ class Follower:
     async def sandbox_ended(self, sandbox_id: str) -> None:
         """The sandbox is gone: so are its jobs."""
         for id in await self._store.active_of(sandbox_id):
-            with contextlib.suppress(StoreUnavailable):
+            try:
                 await self.look(id)
                 record = await self._store.get(id)
                 if record is not None and record.state.settled and record.state.active:
                     await self._core.looker.gone(record)
+            except Exception as error:  # the others have ended just as much
+                log.error("job %s, whose sandbox is gone, could not be closed", id, exc_info=error)
