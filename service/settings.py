@@ -12,11 +12,12 @@ import logging
 import os
 import re
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+
+from service import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -362,7 +363,7 @@ def _note(found: dict[str, tuple[str, Any]], unknown: list[str], name: str, valu
 
 def _file(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(blocking.read_file(path))
     except OSError as error:
         raise SettingsError(f"ONCEBOX_CONFIG: {path} can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
