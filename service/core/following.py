@@ -165,7 +165,7 @@ class Follower:
     def _neglected(record: Record) -> bool:
         """Nobody looked for so long that the job can't be listed as active any more: Redis lost that list alone."""
         body = records.job_body(record)
-        last = max(body.looked_at, body.dispatched_at or 0.0, body.submitted_at)
+        last = max(body.looked_at, body.dispatched_at or 0.0, body.submitted_at or 0.0)
         return record.now / 1000 - last > NEGLECTED
 
     def delay(self, record: Record, state: ClaimState, body: JobBody) -> float:

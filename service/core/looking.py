@@ -174,7 +174,7 @@ class Looker:
             try:
                 status = await self._engine.status(body.sandbox_id, body.engine_id)
             except CommandMissing:
-                if record.now / 1000 - (body.dispatched_at or body.submitted_at) < UNKNOWN_YET:
+                if record.now / 1000 - (body.dispatched_at or body.submitted_at or 0.0) < UNKNOWN_YET:
                     return None, body
             else:
                 return await self._by_status(record, body, status)
@@ -203,7 +203,8 @@ class Looker:
         body = learnt(body, look.fence)
         code = look.fence.exit_code if look.fence is not None else None
         if code is not None:
-            body = msgspec.structs.replace(body, finished_at=now)
+            # A run that was found again may have ended long ago, and the fence does not tell when.
+            body = msgspec.structs.replace(body, finished_at=now if body.submitted_at is not None else None)
             return endings.by_fence(code, cancel=record.cancel, interrupted=body.interrupted), body
         overdue = body.timeout > 0 and now > self.deadline(body)
         if look.alive:
@@ -289,7 +290,7 @@ class Looker:
 
     def deadline(self, body: JobBody) -> float:
         """When the command is over by its timeout, Unix seconds by the store's clock."""
-        return (body.dispatched_at or body.submitted_at) + (body.timeout or MAX_JOB_TIMEOUT)
+        return (body.dispatched_at or body.submitted_at or 0.0) + (body.timeout or MAX_JOB_TIMEOUT)
 
     def token(self, record: Record) -> str:
         """The token of the record's fence."""

@@ -53,7 +53,8 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     command: str
     """Its first characters; the whole is kept beside the record."""
     timeout: int
-    submitted_at: float
+    submitted_at: float | None = None
+    """None: not known; the run was found by its fence after Redis had forgotten when it was submitted."""
     kind: str = "job"
     metadata: Metadata = {}
     boot: str | None = None
