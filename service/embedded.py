@@ -76,7 +76,9 @@ class EngineChild:
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-        await self._reading
+        # Whoever inherited its standard output may keep that open.
+        await asyncio.wait({self._reading}, timeout=1.0)
+        self._reading.cancel()
 
     async def _read_on(self) -> None:
         """What it prints after its first line must not fill the pipe."""

@@ -14,7 +14,9 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -24,6 +26,7 @@ from hypercorn.config import Config
 from service.api.logs import configure_logging
 from service.app import build_core, create_app
 from service.embedded import EngineDidNotStart
+from service.ending import Deadline, end_at_once, leave
 from service.observability import Observability
 from service.settings import Settings
 from service.tenants import Tenants, tenants_of
@@ -42,8 +45,11 @@ KEEP_ALIVE_SECONDS = 75
 (60 s), so that it is they who close."""
 STALLED_SECONDS = 90
 """Without a sign of life, after which a connection is cut off: its reader takes nothing, or is gone."""
-CLOSING_SECONDS = 15
+CLOSING_SECONDS = 12
 """For connections to be closed, and the local engine to be ended, once the grace is over."""
+LAST_SECONDS = 2
+"""For what is not bounded by itself, after which the process is ended from outside the event loop. With these and one
+for the last log lines, 15 seconds after delay and grace are over there is no process."""
 HEAD_BYTES = 32 * 1024
 """Of a request's line and headers."""
 
@@ -75,22 +81,36 @@ def serve(settings: Settings, *, workers: int = 1) -> int:
 
 
 def announce(url: str) -> None:
-    """Say, on standard output, that ``url`` is served."""
-    sys.stdout.write(msgspec.json.encode({"url": url}).decode() + "\n")
+    """Say, on standard output, that ``url`` is served; in a thread, for a pipe that nobody reads."""
+    line = msgspec.json.encode({"url": url}) + b"\n"
     sys.stdout.flush()
+    threading.Thread(target=_print, args=(sys.stdout.fileno(), line), name="announce", daemon=True).start()
+
+
+def _print(descriptor: int, line: bytes) -> None:
+    try:
+        os.write(descriptor, line)
+    except OSError as error:
+        log.warning("standard output took no line: %s", error.strerror)
 
 
 async def run_replica(settings: Settings, ready: Callable[[str], None], *, shared: bool = False) -> int:
     """One replica, from start to end; obeys signals. ``shared``: others listen on the same port."""
-    replica = await Replica.start(settings, shared=shared)
+    executor = ThreadPoolExecutor(thread_name_prefix="oncebox")
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(executor)
+    replica = await Replica.start(settings, shared=shared)
     loop.set_exception_handler(_loop_trouble)
+    deadline = Deadline(settings.shutdown_delay + settings.shutdown_grace + CLOSING_SECONDS + LAST_SECONDS)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, replica.signalled)
+        signal.signal(number, deadline.signalled)  # beside the loop's own, which is told as before
     if settings.has_keys:  # without keys a closed terminal ends the service, as ever
         loop.add_signal_handler(signal.SIGHUP, replica.reload)
     ready(replica.url)
     await replica.serve()
+    executor.shutdown(wait=False, cancel_futures=True)
+    leave(0)
     return 0
 
 
@@ -128,7 +148,9 @@ class Replica:
                 listener.listen(BACKLOG)
                 return cls(settings, core, listener, observability)
             except BaseException:
-                await core.shutdown(0)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSING_SECONDS):
+                        await core.shutdown(0)
                 raise
         except BaseException:
             listener.close()
@@ -137,13 +159,13 @@ class Replica:
     def reload(self) -> None:
         """Read the tenants file again; requests go on meanwhile."""
         if isinstance(self.core.policy, Tenants):
-            self.core.policy.reload()
+            self.core.tasks.start(self.core.policy.reload(), "reload")
 
     def signalled(self) -> None:
         """The first signal: drain. The second: end at once, whatever is under way."""
         if self._draining is not None:
             log.warning("a second signal: ending at once")
-            os._exit(1)
+            end_at_once(1)
         self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:

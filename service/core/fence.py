@@ -364,7 +364,7 @@ def parse_look(text: str) -> Look:
     tags = _tagged(text)
     boot, start = _mark(tags)
     found = tags.get("found")
-    pids = None if found is None else tuple(int(pid) for pid in found.split() if pid.isdigit())
+    pids = None if found is None else tuple(int(pid) for pid in found.split() if re.fullmatch(r"[0-9]{1,10}", pid))
     return Look(boot, start, pids, _shown(text))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
@@ -27,11 +28,13 @@ from service.messages import (
     OutputEvent,
     SubmitJob,
 )
-from service.ports.store import JobRow, Record
+from service.ports.store import JobRow, Record, Unreadable
 
 if TYPE_CHECKING:
     from service.core.app import Core
     from service.core.submitting import Order
+
+log = logging.getLogger("oncebox.jobs")
 
 DEFAULT_TIMEOUT = 3600
 UNKNOWN_WAIT = 3.0
@@ -301,11 +304,11 @@ class Jobs:
             rows = await self._store.jobs(
                 tenant=tenant, sandbox_id=sandbox_id, before=before, limit=min(at_once, LOOKED_AT - looked)
             )
-            for row, record in zip(rows, await self._store.get_many([row.command_id for row in rows]), strict=True):
+            for row, record in zip(rows, await self._store.get_readable([row.command_id for row in rows]), strict=True):
                 before = row
                 looked += 1
-                if record is not None and _wanted(record, tenant, states, metadata):
-                    items.append(records.job_view(record))
+                if (job := self._listed(record, tenant, states, metadata)) is not None:
+                    items.append(job)
                     if len(items) == page_size:
                         return JobPage(items=items, next_page_token=_token(row))
                 elif record is None and await self._store.now() - row.at > 60_000:
@@ -315,6 +318,21 @@ class Jobs:
                 return JobPage(items=items)
             if looked >= LOOKED_AT and before is not None:
                 return JobPage(items=items, next_page_token=_token(before))
+
+    def _listed(
+        self, record: Record | Unreadable | None, tenant: str, states: set[JobState], metadata: Mapping[str, str]
+    ) -> Job | None:
+        """The job as a list shows it; None: it is not to be shown. One that can't be read is left out, and counted."""
+        if record is None:
+            return None
+        try:
+            if not isinstance(record, Unreadable):
+                return records.job_view(record) if _wanted(record, tenant, states, metadata) else None
+        except errors.StoreUnavailable:
+            pass
+        log.warning("job %s is left out of a list: its record can't be read", record.id)
+        self._core.telemetry.unreadable()
+        return None
 
     # -- cancel
 

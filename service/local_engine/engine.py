@@ -19,6 +19,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from . import wire
 from .isolation import choose
 from .sandboxes import Sandboxes, new_engine_name
 from .server import Dispatcher, make_server
@@ -175,7 +176,7 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
     parser.add_argument("--dev-controls", action="store_true", help="faults on order under /_dev, for tests")
     given = parser.parse_args(argv)
     host, _, port = given.bind.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not wire.is_number(port) or int(port) > 65535:
         parser.error(f"--bind: {given.bind!r} is not HOST:PORT")
     options = Options(
         host=host.strip("[]"),

@@ -176,10 +176,15 @@ def fallback_status(header: str, size: int) -> int:
     return 416 if parts and size else 200
 
 
+def is_number(text: str) -> bool:
+    """A number in plain digits: what `str.isdigit` takes for one ("²") is none to `int`."""
+    return re.fullmatch(r"[0-9]{1,18}", text) is not None
+
+
 def _one_range(part: str, size: int) -> tuple[int, int]:
     first, dash, last = part.partition("-")
     first, last = first.strip(), last.strip()
-    if not dash or not (first or last) or not all(n.isascii() and n.isdigit() for n in (first, last) if n):
+    if not dash or not (first or last) or not all(is_number(n) for n in (first, last) if n):
         raise BadRange(part)
     if not first:
         length = min(int(last), size)

@@ -126,6 +126,8 @@ class SandboxListing(msgspec.Struct, frozen=True, kw_only=True):
 
     items: list[SandboxInfo]
     has_next: bool
+    left_out: int = 0
+    """Items that could not be read."""
 
 
 class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):

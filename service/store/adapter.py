@@ -15,6 +15,9 @@ from service.store.observing import PoolObserver
 from service.store.slots import Slots
 from service.store.urls import server
 
+_PROBE_TTL = 1000
+"""Milliseconds for which what ``check_writes`` wrote stands."""
+
 
 class RedisStore(Claims, Indexes, Slots):
     """Claims, what is kept beside them, and the indexes, on one Redis.
@@ -65,6 +68,10 @@ class RedisStore(Claims, Indexes, Slots):
             persistence=await self._persistence(info),
             role=info.get("role"),
         )
+
+    async def check_writes(self) -> None:
+        """A write like that of a claim: acknowledged, where claims must be."""
+        await self._link.script(call("touch", (keys.memo("written"),), _PROBE_TTL), acknowledge=True)
 
     async def _persistence(self, info: dict[str, str]) -> str | None:
         if info.get("aof_enabled") == "1":

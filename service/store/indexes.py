@@ -1,11 +1,12 @@
 """Indexes, leases and small values. Index entries are written before the claim and dropped after the end."""
 
+import logging
 import random
 import time
 
 from service.ports.store import JobRow
 from service.store import keys
-from service.store.base import Part, call, expiry_ms, ms
+from service.store.base import Part, call, expiry_ms, is_text, ms, texts
 from service.store.scripts import Call
 
 LONGEST_JOB = 14_400
@@ -14,6 +15,12 @@ SLACK = 3_600
 """Seconds for everything between the submission and the final record that is not the job's own time."""
 COUNT_AGE = 1.0
 """Seconds for which the number of active jobs is remembered."""
+
+
+_LATEST = 1e15
+"""Milliseconds: no entry is later."""
+
+log = logging.getLogger("oncebox.store")
 
 
 class Indexes(Part):
@@ -42,18 +49,21 @@ class Indexes(Part):
         page = call("page_jobs", (keys.jobs(tenant, sandbox_id),), "" if before is None else before.at, max(0, limit))
         same: list[bytes]
         older: list[bytes]
-        same, older = await self._link.script(page)
+        while True:
+            same, older = await self._link.script(page)
+            if not await self._drop_foreign(page.keys, [*same, *older[::2]]):
+                break
         rows = []
         if before is not None:
             last = before.command_id.encode()
             rows = [JobRow(before.at, id.decode()) for id in same if id < last]
-        rows += [JobRow(int(float(at)), id.decode()) for id, at in zip(older[::2], older[1::2], strict=True)]
+        rows += [JobRow(_ms_of(at), id.decode()) for id, at in zip(older[::2], older[1::2], strict=True)]
         return rows[:limit]
 
     async def active_of(self, sandbox_id: str) -> list[str]:
         """The active jobs of a sandbox."""
         members: list[bytes] = await self._link.script(call("active", (keys.active(sandbox_id),)))
-        return sorted(member.decode() for member in members)
+        return sorted(texts(members))
 
     async def due(self, *, limit: int, lease: float) -> list[str]:
         """Active jobs whose look is due, set back by ``lease``."""
@@ -65,7 +75,8 @@ class Indexes(Part):
             if len(found) >= limit:
                 break
             ids: list[bytes] = await self._link.script(call("due", some, limit - len(found), ms(lease)))
-            found += [id.decode() for id in ids]
+            await self._drop_foreign(some, ids)
+            found += texts(ids)
         return found
 
     async def next_look(self, command_id: str, *, after: float) -> None:
@@ -84,6 +95,14 @@ class Indexes(Part):
         counts = await self._link.scripts([call("count", some) for some in self._slots(keys.LOOKS)])
         self._counted = (now, sum(counts))
         return self._counted[1]
+
+    async def _drop_foreign(self, lists: tuple[str, ...], members: list[bytes]) -> int:
+        """Take out of sorted sets what no release of Oncebox has put there; how many that were."""
+        foreign = [member for member in members if not is_text(member)]
+        for member in foreign:
+            log.warning("an entry of an index is no id, and is dropped: %r", member[:80])
+            await self._link.script(call("unlist", lists, member))
+        return len(foreign)
 
     def _slots(self, shards: tuple[str, ...]) -> list[tuple[str, ...]]:
         """What one call may take together: everything, or one shard on a cluster."""
@@ -123,6 +142,11 @@ class Indexes(Part):
         """What was remembered of a sandbox."""
         body: bytes | None = await self._link.command("GET", keys.sandbox(sandbox_id))
         return body
+
+
+def _ms_of(score: bytes) -> int:
+    """A score as whole milliseconds that a page's token can hold."""
+    return int(min(max(float(score), 0.0), _LATEST))
 
 
 def next_look(command_id: str, after: float) -> Call:

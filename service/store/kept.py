@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from service.ports.store import Appended
 from service.store import keys, packing
-from service.store.base import Part, call, expiry_ms, ms
+from service.store.base import Part, call, expiry_ms, ms, texts
 
 _TRIM_AT_ONCE = 100
 """Recorded outputs dropped between two looks at the budget."""
@@ -65,5 +65,5 @@ class Kept(Part):
             if not names:
                 return gone
             # Dropped first, then forgotten: dropped twice does no harm, forgotten too early stays for good.
-            await self._link.scripts([call("drop_output", (name.decode(),)) for name in names])
+            await self._link.scripts([call("drop_output", (name,)) for name in texts(names)])
             gone += int(await self._link.script(call("forget_outputs", keys.OUTPUTS, *names)))

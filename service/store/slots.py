@@ -2,7 +2,7 @@
 
 from service.ports.store import Admission
 from service.store import keys
-from service.store.base import Part, call, expiry_ms, ms
+from service.store.base import Part, call, expiry_ms, ms, texts
 
 UNLIMITED = 2**52
 
@@ -42,7 +42,7 @@ class Slots(Part):
     async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
         """Chores that are due, set back by the lease."""
         members: list[bytes] = await self._link.script(call("due", (keys.chores(chore),), limit, ms(lease)))
-        return [member.decode() for member in members]
+        return texts(members)
 
     async def done_with(self, chore: str, member: str) -> None:
         """Take a chore off the list."""

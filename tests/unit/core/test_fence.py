@@ -158,6 +158,11 @@ def test_a_marker_is_the_whole_output(line: str, marker: Marker) -> None:
         assert fence.parse_marker(more, TOKEN) is None
 
 
+@pytest.mark.parametrize("foreign", ["\u00b2", "9" * 5000, "-1", "1_0"])
+def test_what_is_no_number_is_no_process(foreign: str) -> None:
+    assert fence.parse_look(f"found=7 {foreign}\nboot=a 1\nstart=1\nfence:\n.").processes == (7,)
+
+
 def test_what_the_commands_print_is_read_behind_noise_and_up_to_where_it_was_cut() -> None:
     noise = "motd: boot soon\nwarning\n"
     seen = fence.parse_look(f"{noise}found=7 8 \nboot=a 1\nstart=1\nfence:\nfp=x\nboot=y 2\nfound=9\n.")
