@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Spawner
+from tests.support.processes import Spawner, take_signals
 from tests.support.redis_server import (
     Option,
     RedisCluster,
@@ -16,6 +16,11 @@ from tests.support.redis_server import (
 )
 
 _spawner = pytest.StashKey[Spawner]()
+
+
+def pytest_configure() -> None:
+    """The tests, and all that they start, take signals as at a terminal, however the run itself was started."""
+    take_signals()
 
 
 @pytest.hookimpl(wrapper=True)

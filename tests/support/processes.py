@@ -21,7 +21,21 @@ POLL_INTERVAL = 0.01
 SHOWN_OUTPUT = 8_000
 """Characters of a process's output, counted from the end, that a message shows."""
 
+USUALLY_IGNORED = {signal.SIGPIPE, signal.SIGXFSZ}
+"""By Python itself, which gives them back to what it starts (`restore_signals`)."""
+
 _started: "weakref.WeakSet[ManagedProcess]" = weakref.WeakSet()
+
+
+def take_signals() -> None:
+    """Signals do in this process, and in those that it starts, what they do in one that a terminal started.
+
+    An ignored or blocked signal is inherited: `nohup` ignores SIGHUP, a script's `&` SIGINT and SIGQUIT.
+    """
+    for number in signal.valid_signals() - USUALLY_IGNORED:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 class ManagedProcess:

@@ -1,4 +1,6 @@
+import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -104,3 +106,27 @@ def test_a_failed_test_shows_the_output_of_its_processes(pytester: pytest.Pytest
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*Process server*", "*the reason*"])
+
+
+def not_taken(status: str) -> dict[str, set[int]]:
+    """The signals that a process blocks and ignores, from its `/proc/PID/status`."""
+    masks = re.findall(r"^(SigBlk|SigIgn):\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return {name: {number for number in range(1, 65) if int(mask, 16) >> number - 1 & 1} for name, mask in masks}
+
+
+def test_signals_are_taken_as_at_a_terminal_by_tests_and_by_what_they_start() -> None:
+    """Also the other half of the next test."""
+    started = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    assert not_taken(started) == {"SigBlk": set(), "SigIgn": set()}
+    ours = not_taken(Path("/proc/self/status").read_text())
+    assert ours == {"SigBlk": set(), "SigIgn": {signal.SIGPIPE, signal.SIGXFSZ}}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("workers", ["", "-n1"])
+def test_so_they_are_where_the_run_was_started_in_a_script_s_background(spawn: Spawner, workers: str) -> None:
+    inner = f"{__file__}::{test_signals_are_taken_as_at_a_terminal_by_tests_and_by_what_they_start.__name__}"
+    start = "trap '' INT QUIT HUP TERM USR1 PIPE; exec \"$@\""
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers.split(), inner]
+    process = spawn(["sh", "-c", start, "sh", *words], cwd=Path(__file__).parents[3])
+    assert process.wait(timeout=60) == 0, process.report()
