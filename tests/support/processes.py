@@ -38,6 +38,12 @@ def take_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
+def not_taken(status: str) -> dict[str, set[int]]:
+    """The signals that a process blocks and ignores, from its `/proc/PID/status`."""
+    masks = re.findall(r"^(SigBlk|SigIgn):\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return {name: {number for number in range(1, 65) if int(mask, 16) >> number - 1 & 1} for name, mask in masks}
+
+
 class ManagedProcess:
     """A process in a process group of its own, whose output goes to files.
 

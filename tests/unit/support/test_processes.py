@@ -1,4 +1,3 @@
-import re
 import signal
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import psutil
 import pytest
 
 from tests.support.ports import LOOPBACK, free_port
-from tests.support.processes import ManagedProcess, Spawner
+from tests.support.processes import ManagedProcess, Spawner, not_taken
 from tests.support.waiting import eventually
 
 
@@ -106,12 +105,6 @@ def test_a_failed_test_shows_the_output_of_its_processes(pytester: pytest.Pytest
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*Process server*", "*the reason*"])
-
-
-def not_taken(status: str) -> dict[str, set[int]]:
-    """The signals that a process blocks and ignores, from its `/proc/PID/status`."""
-    masks = re.findall(r"^(SigBlk|SigIgn):\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return {name: {number for number in range(1, 65) if int(mask, 16) >> number - 1 & 1} for name, mask in masks}
 
 
 def test_signals_are_taken_as_at_a_terminal_by_tests_and_by_what_they_start() -> None:
