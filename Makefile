@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 ONCEBOX := $(BIN)/oncebox
 REDIS := $(VENV)/redis-server
 HAPROXY := $(VENV)/haproxy
+CHROMIUM := $(VENV)/chromium
 SANDBOXES ?= 500
 
 CODE := oncebox.py service tests docs
@@ -33,9 +34,10 @@ demo: $(ONCEBOX) ## Run a command of some seconds as a job, with nothing else se
 	echo "The command's own exit code, which oncebox passed on: $$code"; \
 	test $$code -eq 3
 
-test: $(ONCEBOX) ## Run all tests, on a real Redis server too
+test: $(ONCEBOX) ## Run all tests, on a real Redis server and in a real browser too
 	@tests/install-redis $(REDIS) || test "$$CI" != true
-	ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) $(BIN)/pytest $(PYTEST_ARGS)
+	@tests/install-browser $(CHROMIUM) || test "$$CI" != true
+	ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_CHROMIUM=$(CURDIR)/$(CHROMIUM) $(BIN)/pytest $(PYTEST_ARGS)
 
 faults: $(ONCEBOX) ## Run every fault in its full count (half an hour and more); the table goes to docs/faults.md
 	@tests/install-redis $(REDIS) || test "$$CI" != true

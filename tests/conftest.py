@@ -1,11 +1,11 @@
 """Fixtures that tests of every layer use. What they stand on is in `tests/support`."""
 
-import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.missing import missing
 from tests.support.processes import Spawner, take_signals
 from tests.support.redis_server import (
     Option,
@@ -52,10 +52,7 @@ def spawn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Spawner]:
 def _redis_is_there() -> None:
     """Without a Redis server, tests that need one fail in CI and are skipped elsewhere."""
     if redis_executable() is None:
-        reason = "no Redis server of version 7 or newer; `make test` installs one"
-        if os.environ.get("CI") in ("1", "true"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        missing("no Redis server of version 7 or newer; `make test` installs one")
 
 
 @pytest.fixture(scope="session")
