@@ -431,7 +431,8 @@ def main() -> None:
     """Serve the engine at the other end of descriptor `argv[1]`; then leave nothing behind."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.setblocking(False)
-    connection.set_inheritable(False)
+    for descriptor in (connection.fileno(), int(sys.argv[4])):
+        os.set_inheritable(descriptor, False)  # commands have neither
     mark = sys.argv[2]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the engine decides when to end; commands get the defaults back
