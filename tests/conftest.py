@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.missing import missing
-from tests.support.processes import Spawner, take_signals
+from tests.support.processes import Spawner, end_in_order, take_signals
 from tests.support.redis_server import (
     Option,
     RedisCluster,
@@ -19,8 +19,12 @@ _spawner = pytest.StashKey[Spawner]()
 
 
 def pytest_configure() -> None:
-    """The tests, and all that they start, take signals as at a terminal, however the run itself was started."""
+    """The tests, and all that they start, take signals as at a terminal, however the run itself was started.
+
+    Whatever ends the run, what it started ends with it.
+    """
     take_signals()
+    end_in_order()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,6 +38,12 @@ def take_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
+def end_in_order() -> None:
+    """SIGTERM, and a terminal that goes away, end this process as Ctrl-C does: what it started ends with it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+
+
 def not_taken(status: str) -> dict[str, set[int]]:
     """The signals that a process blocks and ignores, from its `/proc/PID/status`."""
     masks = re.findall(r"^(SigBlk|SigIgn):\s*([0-9a-f]+)$", status, re.MULTILINE)

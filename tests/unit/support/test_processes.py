@@ -10,6 +10,16 @@ from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import ManagedProcess, Spawner, not_taken
 from tests.support.waiting import eventually
 
+ROOT = Path(__file__).parents[3]
+INNER = """
+import time
+
+def test_it(spawn):
+    spawn(["sleep", "600"])
+    print("started", flush=True)
+    time.sleep(600)
+"""
+
 
 def test_output_and_exit_code_are_kept(spawn: Spawner) -> None:
     process = spawn(["sh", "-c", "cat; echo oops >&2; echo $NAME; exit 7"], env={"NAME": "x"}, stdin=b"in\n")
@@ -121,5 +131,35 @@ def test_so_they_are_where_the_run_was_started_in_a_script_s_background(spawn: S
     inner = f"{__file__}::{test_signals_are_taken_as_at_a_terminal_by_tests_and_by_what_they_start.__name__}"
     start = "trap '' INT QUIT HUP TERM USR1 PIPE; exec \"$@\""
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers.split(), inner]
-    process = spawn(["sh", "-c", start, "sh", *words], cwd=Path(__file__).parents[3])
+    process = spawn(["sh", "-c", start, "sh", *words], cwd=ROOT)
     assert process.wait(timeout=60) == 0, process.report()
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("_redis_is_there")
+def test_a_load_run_that_is_told_to_end_takes_its_stack_with_it(spawn: Spawner, tmp_path: Path) -> None:
+    run = spawn(
+        [sys.executable, "-m", "tests.load"], cwd=ROOT, env={"SANDBOXES": "5", "TMPDIR": str(tmp_path)}, name="load"
+    )
+    run.wait_for_line("The stack is up", timeout=90)
+    stack = psutil.Process(run.pid).children(recursive=True)
+    assert len(stack) > 5
+    run.send(signal.SIGTERM)
+    assert run.wait(timeout=60) != 0
+    _, left = psutil.wait_procs(stack, timeout=30)
+    for process in left:
+        process.kill()
+    assert not left
+    assert [place for place in tmp_path.iterdir() if place.name != "processes"] == []
+
+
+def test_tests_that_are_told_to_end_take_what_they_started_with_them(spawn: Spawner, tmp_path: Path) -> None:
+    inner = tmp_path / "test_inner.py"
+    inner.write_text(INNER)
+    words = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
+    run = spawn([*words, "--rootdir", ROOT, "-p", "tests.conftest", inner], cwd=ROOT, name="pytest")
+    run.wait_for_line("started", timeout=60)
+    (sleeping,) = psutil.Process(run.pid).children()
+    run.send(signal.SIGTERM)
+    assert run.wait(timeout=60) != 0
+    sleeping.wait(timeout=10)
