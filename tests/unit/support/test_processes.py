@@ -156,8 +156,12 @@ def test_a_load_run_that_is_told_to_end_takes_its_stack_with_it(spawn: Spawner, 
 def test_tests_that_are_told_to_end_take_what_they_started_with_them(spawn: Spawner, tmp_path: Path) -> None:
     inner = tmp_path / "test_inner.py"
     inner.write_text(INNER)
-    words = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
-    run = spawn([*words, "--rootdir", ROOT, "-p", "tests.conftest", inner], cwd=ROOT, name="pytest")
+    words: list[str | Path] = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider"]
+    run = spawn(
+        [*words, "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-p", "tests.conftest", inner],
+        cwd=ROOT,
+        name="pytest",
+    )
     run.wait_for_line("started", timeout=60)
     (sleeping,) = psutil.Process(run.pid).children()
     run.send(signal.SIGTERM)
