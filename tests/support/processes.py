@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.waiting import PATIENCE
+
 POLL_INTERVAL = 0.01
 """Seconds between two looks at a process that is waited for."""
 
@@ -136,7 +138,7 @@ class ManagedProcess:
             f"--- stdout\n{self.stdout[-SHOWN_OUTPUT:]}\n--- stderr\n{self.stderr[-SHOWN_OUTPUT:]}"
         )
 
-    def wait_for_line(self, pattern: str, *, timeout: float = 20.0) -> re.Match[str]:
+    def wait_for_line(self, pattern: str, *, timeout: float = PATIENCE) -> re.Match[str]:
         """Waits for a line on either output that the regular expression finds, and returns the match."""
         expression = re.compile(pattern, re.MULTILINE)
         deadline = time.monotonic() + timeout
@@ -146,7 +148,7 @@ class ManagedProcess:
                 return match
             self._still_waiting(f"a line like {pattern!r}", ended=ended, deadline=deadline)
 
-    def wait_for_url(self, url: str, *, status: int = 200, timeout: float = 20.0) -> None:
+    def wait_for_url(self, url: str, *, status: int = 200, timeout: float = PATIENCE) -> None:
         """Waits until a GET of the URL is answered with the status."""
         deadline = time.monotonic() + timeout
         # Loopback is never reached through a proxy that the environment names.
@@ -164,7 +166,7 @@ class ManagedProcess:
                     return
             self._still_waiting(f"{status} from {url}", ended=ended, deadline=deadline)
 
-    def wait(self, *, timeout: float = 20.0) -> int:
+    def wait(self, *, timeout: float = PATIENCE) -> int:
         """Waits for its end and returns its exit code."""
         try:
             return self._popen.wait(timeout)
@@ -175,7 +177,7 @@ class ManagedProcess:
         """Sends a signal to the process alone. To one that has ended, nothing is sent."""
         self._popen.send_signal(number)
 
-    def terminate(self, *, timeout: float = 10.0) -> int:
+    def terminate(self, *, timeout: float = PATIENCE) -> int:
         """Asks it to end with SIGTERM, as an operator does, and returns its exit code."""
         self.send(signal.SIGTERM)
         try:
