@@ -144,6 +144,29 @@ def test_what_is_mounted_and_what_is_named_is_there(name: str) -> None:
     assert set(service.get("depends_on", {})) <= set(SERVICES)
 
 
+def stopped_after(name: str) -> set[str]:
+    """What `docker compose stop` leaves running until this service has ended: all that it depends on."""
+    after = set(SERVICES[name].get("depends_on", {}))
+    return after.union(*map(stopped_after, after))
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_a_replica_ends_while_everything_that_it_finishes_its_work_with_is_there(name: str) -> None:
+    served = {each for each, service in SERVICES.items() if set(service["networks"]) & {"store", "engines"}}
+    assert stopped_after(name) == served - set(REPLICAS)
+    assert name in stopped_after("balancer")
+
+
+def test_a_replica_starts_without_the_engine_that_was_not_chosen() -> None:
+    """The local one is scaled to nothing, which is no failure where only its start is waited for."""
+    assert SERVICES["engine"]["scale"] == "${LOCAL_ENGINES:-1}"
+    for replica in REPLICAS.values():
+        assert replica["depends_on"]["engine"]["condition"] == "service_started"
+        assert {name for name in replica["depends_on"] if "profiles" in SERVICES[name]} == {
+            name for name, how in replica["depends_on"].items() if how.get("required") is False
+        }
+
+
 def test_redis_keeps_what_it_has_acknowledged_and_evicts_nothing() -> None:
     words = SERVICES["redis"]["command"]
     options = dict(zip(words[1::2], words[2::2], strict=True))

@@ -35,6 +35,7 @@ from service.ports.engine import (
     Unclear,
 )
 from tests.support.processes import ManagedProcess
+from tests.support.waiting import PATIENCE
 
 T = TypeVar("T")
 
@@ -115,7 +116,7 @@ async def answers(engine: Engine, sandbox: str) -> bool:
     return True
 
 
-async def until(holds: Callable[[], object], timeout: float = 20.0) -> None:
+async def until(holds: Callable[[], object], timeout: float = PATIENCE) -> None:
     """Waits until `holds()`, awaited where it has to be, is true."""
     async with asyncio.timeout(timeout):
         while True:
