@@ -104,7 +104,8 @@ class Execs:
         """
         order = await self._order(tenant, request, key)
         record, replayed = await self._core.submitter.settle(order, self.send_alone)
-        result = await self._result(order, record, request.encoding or Encoding.UTF8)
+        with errors.replaying(replayed):
+            result = await self._result(order, record, request.encoding or Encoding.UTF8)
         return Answer(result, replayed, order.key)
 
     async def stream(self, tenant: str, request: Exec, key: str | None) -> AsyncIterator[ExecEvent]:
@@ -116,7 +117,8 @@ class Execs:
             record, replayed = await self._core.submitter.settle(
                 order, lambda mine, body, spec: self._send(mine, body, spec, listener)
             )
-            record = await self._core.jobs.found_out(record, keyed=order.keyed)
+            with errors.replaying(replayed):
+                record = await self._core.jobs.found_out(record, keyed=order.keyed)
             yield ExecEvent("start", ExecStart(command_id=record.id), replayed)
             result = self._core.tasks.start(
                 self._result(order, record, request.encoding or Encoding.UTF8), f"result {record.id}"
