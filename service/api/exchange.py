@@ -14,7 +14,7 @@ from service.core.identity import MadeKey, parse_command_id, random_token
 from service.errors import InvalidIdempotencyKey, InvalidRequest, JobNotFound, SandboxNotFound
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from service.core.app import Core
 
@@ -29,8 +29,16 @@ _COMMAND_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _SCOPE_KEY = "oncebox.exchange"
 
 
+HALF_CLOSED_SECONDS = 0.5
+"""For which a stream goes on after its reader has closed its own side: it may be gone, or may read what is there."""
+
+
 class CallerGone(Exception):
-    """The caller closed the connection before there was an answer."""
+    """The caller closed the connection before there was an answer. ``begun``: what it asked for goes on."""
+
+    def __init__(self, *, begun: bool = False) -> None:
+        super().__init__()
+        self.begun = begun
 
 
 @dataclass(slots=True)
@@ -62,6 +70,8 @@ class Exchange:
     """For logs: the job that this is about, where it is known."""
     wait: Wait = "none"
     observer: Observer = field(default_factory=Nobody)
+    hung_up: bool = False
+    """The caller closed its side while it was waiting, and was answered with what there was."""
     sent_at: float | None = None
     """``time.perf_counter`` of the last byte of the answer so far."""
 
@@ -192,23 +202,32 @@ class Call:
         self.exchange.about(command_id)
         return command_id
 
-    async def gone(self) -> None:
-        """Returns when the caller closed the connection."""
+    async def gone(self, *, after: float = 0.0) -> None:
+        """Returns when the caller closed the connection, or only its own side of it; ``after`` so many more seconds."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        await asyncio.sleep(after)
 
-    async def unless_gone(self, answer: Awaitable[T], *, settle: float = 0.0) -> T:
+    def streamed(self, answer: ASGIApp) -> ASGIApp:
+        """``answer``, broken off when its reader has gone: whoever closed only its own side gets what is there soon."""
+
+        async def until_gone(scope: Scope, receive: Receive, send: Send) -> None:
+            await self.unless_gone(answer(scope, receive, send), after=HALF_CLOSED_SECONDS)
+
+        return until_gone
+
+    async def unless_gone(self, answer: Awaitable[T], *, after: float = 0.0) -> T:
         """``answer``, or ``CallerGone`` once nobody waits for it any more; it is then cancelled.
 
-        It gets another ``settle`` seconds first: what a request has begun must not be cut off in the middle.
+        It gets another ``after`` seconds first: what a request has begun must not be cut off in the middle, and who
+        has closed only its own side still reads.
         """
         work = asyncio.ensure_future(answer)
-        gone = asyncio.ensure_future(self.gone())
+        gone = asyncio.ensure_future(self.gone(after=after))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                await asyncio.wait({work}, timeout=settle)
-                raise CallerGone
+                raise CallerGone(begun=True)
             return work.result()
         finally:
             for task in (work, gone):

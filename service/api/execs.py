@@ -31,7 +31,7 @@ async def run(call: Call, request: Exec) -> ASGIApp:
             tell_trouble=True,
             settle=_settle(call),
         )
-    answer = await call.unless_gone(call.core.execs.run(call.tenant, request, call.key), settle=_settle(call))
+    answer = await call.unless_gone(call.core.execs.run(call.tenant, request, call.key), after=_settle(call))
     call.exchange.about(answer.value.command_id)
     return reply(answer.value, replayed=answer.replayed)
 

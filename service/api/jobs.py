@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from service.api.exchange import known_sandbox_id
@@ -46,17 +47,20 @@ async def get(call: Call, query: JobQuery) -> ASGIApp:
     """Get a job with a chunk of its output; with `wait`, as soon as there is something new."""
     if query.wait:
         call.exchange.waits("long_poll")
-    answer = call.core.jobs.get(
+    answer = functools.partial(
+        call.core.jobs.get,
         call.tenant,
         call.command_id,
         cursor=given(query.cursor),
         limit=query.limit,
-        wait=query.wait,
+        wait=0,
         timeout=query.timeout or None,
         encoding=query.encoding,
         full=query.full,
     )
-    return await reply_in_time(call, answer) if query.wait else reply(await answer)
+    if not query.wait:
+        return reply(await answer())
+    return await reply_in_time(call, answer(wait=query.wait), otherwise=answer)
 
 
 async def cancel(call: Call, _: Nothing) -> Response:
@@ -68,7 +72,7 @@ async def output(call: Call, _: Nothing) -> ASGIApp:
     """The raw bytes of a job's output, stdout and stderr merged."""
     wanted = wanted_range(call.exchange.headers.get("range", []))
     raw = await call.core.jobs.raw(call.tenant, call.command_id, range=wanted)
-    return RawAnswer(raw, head=call.exchange.method == "HEAD")
+    return call.streamed(RawAnswer(raw, head=call.exchange.method == "HEAD"))
 
 
 async def events(call: Call, query: EventsQuery) -> ASGIApp:

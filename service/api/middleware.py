@@ -7,6 +7,7 @@ Origin), ``Auth``, ``Rates`` (`api.rates`), ``Body`` (read whole, bounded in siz
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import re
@@ -26,6 +27,7 @@ from service.errors import (
     Internal,
     InvalidRequest,
     OnceboxError,
+    OutcomeUnknown,
     PayloadTooLarge,
     UnsupportedMediaType,
 )
@@ -51,6 +53,9 @@ MAX_TARGET = 8 * 1024
 """Bytes of path and query."""
 CALLER_GONE = 499
 """Stands in the access log where there was nobody to answer."""
+_BEGUN = (
+    "The connection was closed on the caller's side. What was asked for goes on; a request with the same key finds it."
+)
 
 
 class Edge:
@@ -90,13 +95,17 @@ class Edge:
         if exchange.wait == "none":
             return
         self.observer.closed(exchange.wait)
-        if exchange.status == CALLER_GONE:
+        if exchange.status == CALLER_GONE or exchange.hung_up:
             self.observer.caller_left(ended - began, ended - (exchange.sent_at or began))
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
         try:
             await self.app(scope, receive, send)
-        except CallerGone:
+        except CallerGone as left:
+            if left.begun and exchange.status is None:  # who closed only its own side can read it
+                unknown = OutcomeUnknown(_BEGUN, command_id=exchange.command_id)
+                with contextlib.suppress(CallerGone):
+                    await problem_response(unknown, key_sent=exchange.key_sent)(scope, receive, send)
             exchange.status = CALLER_GONE
         except OnceboxError as error:
             if error.command_id is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from service.api.exchange import CallerGone
+from service.api.exchange import HALF_CLOSED_SECONDS, CallerGone
 from service.api.problems import problem
 from service.api.waiting import SIGN_OF_LIFE_SECONDS
 from service.errors import Internal, OnceboxError
@@ -99,7 +99,7 @@ class EventStream:
         return stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(self._call.gone())
+        gone = asyncio.ensure_future(self._call.gone(after=HALF_CLOSED_SECONDS))
         try:
             headers = [(b"content-type", EVENT_STREAM.encode()), (b"x-accel-buffering", b"no")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from service.api.exchange import CallerGone
 from service.api.replies import JSON, reply
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,19 +25,18 @@ SIGN_OF_LIFE_SECONDS = 8.0
 """Without a byte, after which one is sent: less than the idle timeouts of balancers, most of which are 10 s to 60 s."""
 
 
-async def reply_in_time(call: Call, answer: Awaitable[Any]) -> ASGIApp:
+async def reply_in_time(call: Call, answer: Awaitable[Any], *, otherwise: Callable[[], Awaitable[Any]]) -> ASGIApp:
     """``answer`` as JSON with status 200; begun before it is known where that takes long.
 
-    Raises what ``answer`` raises, if it does so before the head was sent; later trouble breaks the answer off.
-    ``CallerGone``, and ``answer`` is cancelled, once nobody waits for it any more.
+    Once the caller waits no more, ``answer`` is cancelled, and what ``otherwise`` has at once is the answer: it is read
+    by whoever closed only its own side. Raises what ``answer`` raises, if it does so before the head was sent; later
+    trouble breaks the answer off.
     """
-    work = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(call.gone())
-    slow = SlowReply(work, gone)
+    slow = SlowReply(call, answer, otherwise)
     begun = False
     try:
         if await slow.known():
-            return reply(work.result())
+            return reply(await slow.result())
         begun = True
         return slow
     finally:
@@ -47,20 +45,26 @@ async def reply_in_time(call: Call, answer: Awaitable[Any]) -> ASGIApp:
 
 
 class SlowReply:
-    """The head, blanks for as long as ``work`` takes, and its result."""
+    """The head, blanks for as long as ``answer`` takes, and its result."""
 
-    def __init__(self, work: asyncio.Future[Any], gone: asyncio.Future[None]) -> None:
-        self._work = work
-        self._gone = gone
+    def __init__(self, call: Call, answer: Awaitable[Any], otherwise: Callable[[], Awaitable[Any]]) -> None:
+        self._exchange = call.exchange
+        self._work = asyncio.ensure_future(answer)
+        self._gone = asyncio.ensure_future(call.gone())
+        self._otherwise = otherwise
 
     async def known(self) -> bool:
-        """Waits for one period; whether the work is done. Raises ``CallerGone``."""
+        """Waits for one period; whether ``result`` is there."""
         await asyncio.wait({self._work, self._gone}, timeout=SIGN_OF_LIFE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        return self._work.done() or self._gone.done()
+
+    async def result(self) -> Any:
+        """The answer, or what there is in its place."""
         if self._work.done():
-            return True
-        if self._gone.done():
-            raise CallerGone
-        return False
+            return self._work.result()
+        self._exchange.hung_up = True
+        await self.close()
+        return await self._otherwise()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -70,7 +74,7 @@ class SlowReply:
                 await send({"type": "http.response.body", "body": b" ", "more_body": True})
                 if await self.known():
                     break
-            await send({"type": "http.response.body", "body": msgspec.json.encode(self._work.result())})
+            await send({"type": "http.response.body", "body": msgspec.json.encode(await self.result())})
         finally:
             await self.close()
 

@@ -106,7 +106,8 @@ class Execs:
         """
         order = await self._order(tenant, request, key)
         record, replayed = await self._core.submitter.settle(order, self.send_alone)
-        result = await self._result(order, record, request.encoding or Encoding.UTF8)
+        with errors.replaying(replayed):
+            result = await self._result(order, record, request.encoding or Encoding.UTF8)
         return Answer(result, replayed, order.key)
 
     async def stream(self, tenant: str, request: Exec, key: str | None) -> AsyncGenerator[ExecEvent]:
@@ -120,7 +121,8 @@ class Execs:
             )
             if not self._core.submitter.answers(record, order):
                 self._core.submitter.look_soon(record.id)
-            record = await self._core.jobs.found_out(record, order)
+            with errors.replaying(replayed):
+                record = await self._core.jobs.found_out(record, order)
             yield ExecEvent("start", ExecStart(command_id=record.id), replayed)
             result = self._core.tasks.start(
                 self._result(order, record, request.encoding or Encoding.UTF8), f"result {record.id}"

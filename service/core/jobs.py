@@ -69,7 +69,8 @@ class Jobs:
         submitter = self._core.submitter
         order = await submitter.order(tenant, request, key, timeout=request.timeout or DEFAULT_TIMEOUT)
         record, replayed = await submitter.settle(order, submitter.send_job)
-        record = await self.found_out(record, order)
+        with errors.replaying(replayed):
+            record = await self.found_out(record, order)
         return Answer(records.job_view(record), replayed, order.key)
 
     async def found_out(self, record: Record, order: Order) -> Record:

@@ -143,7 +143,7 @@ class _Jobs:
 
     async def get(self, tenant: str, command_id: str, **asked: Any) -> JobOutput:
         self.core.note("get", tenant=tenant, command_id=command_id, **asked)
-        if self.core.pending is not None:
+        if self.core.pending is not None and asked["wait"]:
             try:
                 await self.core.pending.wait()
             except asyncio.CancelledError:
