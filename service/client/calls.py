@@ -6,20 +6,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from ..errors import InvalidIdempotencyKey, SandboxNotFound
-from ..messages import ExecResult, Job, JobPage, JobState, Resources, Sandbox, SandboxPage, SandboxState
+from ..messages import ExecResult, Job, JobPage, Resources, Sandbox, SandboxPage
 from .answers import Fault, decoded, fault_of, unreadable
 from .results import JobRead
 from .rules import Deadline, Terms, Tries, ask, call
 from .steps import Answer, Flow, Request
 
 M = TypeVar("M", bound=msgspec.Struct)
-StateLike: TypeAlias = str | SandboxState | JobState
 
 DEFAULT_WAIT_READY = 30
 """Seconds that the service waits for a new sandbox to be ready, unless told otherwise."""
@@ -218,11 +217,10 @@ def _listing(
     return query
 
 
-def _states(state: StateLike | Iterable[StateLike] | None) -> list[str]:
+def _states(state: str | Iterable[str] | None) -> list[str]:
     if state is None:
         return []
-    several = [state] if isinstance(state, str | SandboxState | JobState) else list(state)
-    return [item if isinstance(item, str) else str(item.value) for item in several]
+    return [state] if isinstance(state, str) else list(state)
 
 
 def checked_key(key: str) -> str:
