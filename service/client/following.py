@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from ..errors import InvalidRequest, JobNotFound
 from ..messages import MAX_WAIT, Encoding
 from .answers import Fault, decoded, fault_of, unreadable
+from .arguments import text
+from .calls import job_path
 from .errors import DeadlineExceeded
 from .output import Piece
 from .results import JobRead
@@ -161,13 +163,13 @@ class Follower:
     def _request(self, wait: int) -> Request:
         query: dict[str, str] = {"encoding": self._encoding.value}
         if self.cursor is not None:
-            query["cursor"] = self.cursor
+            query["cursor"] = text(self.cursor, "cursor")
         if wait > 0:
             query["wait"] = str(wait)
         if self._job_timeout is not None and "timeout" not in self._terms.unsupported:
             query["timeout"] = str(self._job_timeout)
-        path = f"/v1/exec-jobs/{quote(self._command_id, safe='')}?{urlencode(query)}"
-        return Request("GET", path, wait + min(self._terms.timeout, DEAD_AFTER))
+        path = job_path(self._command_id)
+        return Request("GET", f"{path}?{urlencode(query)}", wait + min(self._terms.timeout, DEAD_AFTER))
 
     def _checked(self, answer: Answer) -> JobRead:
         """The message in ``answer``, if it can be the answer to what was asked."""

@@ -9,6 +9,7 @@ from types import TracebackType
 from ..messages import Job as JobInfo
 from ..messages import JobState, Resources, SandboxState
 from ..messages import Sandbox as SandboxInfo
+from .arguments import arguments_of
 from .calls import Calls, plain_resources
 from .driver import Hooks, SyncDriver
 from .mapping import TaskMaker
@@ -94,7 +95,7 @@ class Client:
         """
         body = {
             "image": image,
-            "entrypoint": None if entrypoint is None else list(entrypoint),
+            "entrypoint": arguments_of(entrypoint, "entrypoint"),
             "env": None if env is None else dict(env),
             "metadata": None if metadata is None else dict(metadata),
             "resources": plain_resources(resources),
@@ -203,12 +204,10 @@ class Client:
             timeout: seconds for each job, as in ``submit()``; like ``cwd``, ``env`` and ``metadata``.
 
         Raises:
-            InvalidIdempotencyKey, ValueError: ``key`` or ``concurrency`` can't be used.
+            InvalidIdempotencyKey, InvalidRequest, ValueError: an argument can't be used.
         """
-        if concurrency < 1:
-            raise ValueError("concurrency is at least 1")
         body = command_body(command, timeout, cwd, env, metadata)
-        tasks = TaskMaker(self._calls.terms, key=key, body=body)
+        tasks = TaskMaker(self._calls.terms, key=key, body=body, concurrency=concurrency)
         names = (item if isinstance(item, str) else item.id for item in sandboxes)
         return SyncMap(self._calls, self._driver, map(tasks.task, names), concurrency).results()
 

@@ -31,9 +31,7 @@ def target(url: str | None, api_key: str | None) -> Target:
         ValueError: the URL is not one of http or https, or the key can't be sent in a header.
     """
     url = (url or os.environ.get("ONCEBOX_URL") or DEFAULT_URL).rstrip("/")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"not an http or https URL: {url!r}")
+    _check(url)
     headers = {"User-Agent": f"oncebox-python/{_version()}", "Accept": "application/json"}
     api_key = api_key or os.environ.get("ONCEBOX_API_KEY")
     if api_key:
@@ -41,6 +39,19 @@ def target(url: str | None, api_key: str | None) -> Target:
             raise ValueError("the API key has characters that a header can't carry")
         headers["Authorization"] = f"Bearer {api_key}"
     return Target(url, headers)
+
+
+def _check(url: str) -> None:
+    try:
+        url.encode()
+        parts = urlsplit(url)
+        possible = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        raise ValueError(f"not an http or https URL: {url!r}") from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the URL has a user or a password in it; the API key is an argument of its own")
+    if not possible or parts.query or parts.fragment:
+        raise ValueError(f"not an http or https URL: {url!r}")
 
 
 def _version() -> str:

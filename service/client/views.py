@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..messages import Encoding, Job, JobState, Sandbox
+from .arguments import printable, seconds
 from .calls import Calls
 from .following import Follower
 from .output import Sink
@@ -80,7 +81,7 @@ class JobView:
         return self._cursor
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._id} {self.state.value if self.state else 'not seen yet'}>"
+        return f"<{type(self).__name__} {printable(self._id)} {self.state or 'not seen yet'}>"
 
     def _note(self, read: JobRead) -> None:
         self._info = read.job
@@ -91,6 +92,7 @@ class JobView:
     def _follower(
         self, encoding: Encoding, timeout: float | None, cursor: str | None = None, *, follow: bool = True
     ) -> Follower:
+        timeout = seconds(timeout, "timeout")
         if timeout is None and not follow:
             timeout = self._calls.terms.deadline  # a look, not a wait
         return Follower(
@@ -141,7 +143,7 @@ class SandboxView:
         return self._idempotency_key
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._id} {self._info.state.value if self._info else 'not seen yet'}>"
+        return f"<{type(self).__name__} {printable(self._id)} {self._info.state if self._info else 'not seen yet'}>"
 
     def _body(
         self,
