@@ -77,17 +77,20 @@ class JobView:
 
     @property
     def cursor(self) -> str | None:
-        """The place after what ``stream()`` or ``stream_bytes()`` gave last: pass it to go on from there."""
+        """The place after what ``stream()`` or ``stream_bytes()`` gave last: pass it to go on from there.
+
+        The end is such a place too: from there, nothing more comes.
+        """
         return self._cursor
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {printable(self._id)} {self.state or 'not seen yet'}>"
 
-    def _note(self, read: JobRead) -> None:
+    def _note(self, read: JobRead, skipped_bytes: int) -> None:
         self._info = read.job
         self._logs_ok = read.logs_ok
         self._output_complete = self._output_complete or read.output_complete
-        self._skipped_bytes = max(self._skipped_bytes, read.skipped_bytes)
+        self._skipped_bytes = skipped_bytes
 
     def _follower(
         self, encoding: Encoding, timeout: float | None, cursor: str | None = None, *, follow: bool = True
@@ -95,6 +98,7 @@ class JobView:
         timeout = seconds(timeout, "timeout")
         if timeout is None and not follow:
             timeout = self._calls.terms.deadline  # a look, not a wait
+        before = 0 if cursor is None else self._skipped_bytes
         return Follower(
             self._calls.terms,
             self._id,
@@ -103,7 +107,7 @@ class JobView:
             cursor=cursor,
             job_timeout=self._info.timeout if self._info else None,
             long_poll=follow,
-            note=self._note,
+            note=lambda read, skipped: self._note(read, before + skipped),
         )
 
     def _result(self, follower: Follower, sink: Sink, text: str, *, check: bool) -> JobResult:
