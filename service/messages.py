@@ -254,6 +254,9 @@ class ExecJobOutput(Job, kw_only=True):
     stderr: str = ""
     encoding: Encoding = Encoding.UTF8
     truncated: bool = False
+    """Not all of the two outputs is here."""
+    skipped_bytes: int = 0
+    """Bytes of the two outputs that are no longer kept, as far as that is known."""
     cursor: str | None = None
     logs_ok: bool = True
     output_complete: bool = False
@@ -276,7 +279,10 @@ class ExecResult(msgspec.Struct, kw_only=True):
     stdout: str
     stderr: str
     truncated: bool
+    """Not all of the two outputs is here."""
     duration: float
+    skipped_bytes: int = 0
+    """Bytes of the two outputs that are no longer kept, as far as that is known."""
 
 
 class OutputEvent(msgspec.Struct, kw_only=True):

@@ -131,7 +131,7 @@ class AsyncSandbox(SandboxView):
             env: environment variables on top of the sandbox's.
             metadata: labels to find the job by; makes it a job.
             idempotency_key: as in :meth:`submit`.
-            check: raise unless the command exited with 0.
+            check: raise unless the command exited with 0 and its output is whole (``result.ok``).
 
         Raises:
             CommandFailed: only with ``check``.

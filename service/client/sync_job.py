@@ -92,7 +92,7 @@ class Job(JobView):
         A job that was never started (``failed``) or whose end nobody knows (``lost``) is a result too.
 
         Args:
-            check: raise unless the command exited with 0.
+            check: raise unless the command exited with 0 and its output is whole (``result.ok``).
             timeout: seconds to wait; None: as long as it takes.
 
         Raises:

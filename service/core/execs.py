@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from service import errors
-from service.core import cursors, records
+from service.core import cursors, output, records
 from service.core.answers import Answer, ExecEvent
 from service.core.problems import refusal
 from service.core.records import JobBody
@@ -223,5 +223,6 @@ class Execs:
             stdout=cursors.text_of(streams.get("stdout", b""), encoding, final=True)[0],
             stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
             truncated=body.truncated or lost,
+            skipped_bytes=output.skipped_bytes(body, streams),
             duration=max(0.0, (body.finished_at or 0.0) - (body.started_at or body.finished_at or 0.0)),
         )
