@@ -89,6 +89,10 @@ class AsyncClient:
                 returned with ``info.ready`` false.
             idempotency_key: 1 to 255 visible ASCII characters; None: one is made.
 
+        A call without a key that is interrupted or cancelled deletes what it may have created, for up to a minute;
+        a second interrupt ends the waiting for that, and not the deletion. With a key of one's own, the sandbox
+        stays: the same key leads to it.
+
         Raises:
             IdempotencyKeyReused, InvalidRequest, EngineRejected, Forbidden: nothing was created.
             OnceboxError: the last failure, when the deadline has passed. The same key is safe to try again.
@@ -102,7 +106,11 @@ class AsyncClient:
             "timeout": timeout,
             "workspace_owner": workspace_owner,
         }
-        made = await self._driver.run(self._calls.create_sandbox(body, wait_ready=wait_ready, key=idempotency_key))
+        key = self._calls.terms.new_id() if idempotency_key is None else idempotency_key
+        made = await self._driver.run(
+            self._calls.create_sandbox(body, wait_ready=wait_ready, key=key),
+            clean_up=None if idempotency_key is not None else lambda: self._calls.uncreate_sandbox(body, key=key),
+        )
         info = made.message
         sandbox = AsyncSandbox(self._calls, self._driver, info.sandbox_id, info, replayed=made.replayed)
         sandbox._idempotency_key = made.idempotency_key
@@ -212,7 +220,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Closes the idle connections. The client can be used again."""
-        await self._driver.sender.close()
+        await self._driver.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self

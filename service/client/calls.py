@@ -3,6 +3,7 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,13 +12,15 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from ..errors import InvalidIdempotencyKey, SandboxNotFound
+from ..errors import InvalidIdempotencyKey, OnceboxError, SandboxNotFound
 from ..messages import MAX_EXEC_TIMEOUT, ExecResult, Job, JobPage, Resources, Sandbox, SandboxPage
 from .answers import Fault, decoded, fault_of, unreadable
-from .arguments import bounded, identifier, labels, number, plain, words
+from .arguments import bounded, identifier, labels, number, plain, printable, words
 from .results import JobRead
 from .rules import Deadline, Terms, Tries, ask, call
 from .steps import Answer, Flow, Request
+
+log = logging.getLogger("oncebox")
 
 M = TypeVar("M", bound=msgspec.Struct)
 
@@ -29,6 +32,8 @@ DEFAULT_EXEC_TIMEOUT = 60.0
 """Seconds: the service's own default for an exec."""
 EXEC_PATIENCE = 60.0
 """Seconds of silence after which an exec is asked for again, with its key, to wait for the same result."""
+HURRY = 30.0
+"""Seconds for each request that cleans up behind an error or an interrupt."""
 STATUS_LIMIT = 1024
 """Bytes of output that come along with a status."""
 
@@ -57,6 +62,29 @@ class Calls:
         """``POST /v1/sandboxes``."""
         waits = bounded(wait_ready, DEFAULT_WAIT_READY, MAX_WAIT_READY)
         return self._make("/v1/sandboxes", {**body, "wait_ready": wait_ready}, Sandbox, key=key, patience=waits)
+
+    def uncreate_sandbox(self, body: Mapping[str, Any], *, key: str) -> Flow[None]:
+        """Deletes the sandbox that ``create_sandbox`` made, or may have made, under a key that nobody else knows."""
+        deadline = Deadline(self.terms, HURRY)
+        try:
+            made = yield from self._make(
+                "/v1/sandboxes", {**body, "wait_ready": 0}, Sandbox, key=key, deadline=deadline
+            )
+            yield from self.delete_sandbox(made.message.sandbox_id, seconds=HURRY)
+        except SandboxNotFound:
+            pass
+        except OnceboxError as error:
+            if error.retryable:
+                log.warning("a sandbox may be left over until its timeout (Idempotency-Key %s): %s", key, error)
+
+    def remove_sandbox(self, sandbox_id: str) -> Flow[None]:
+        """Deletes a sandbox in a hurry; failures are logged."""
+        try:
+            yield from self.delete_sandbox(sandbox_id, seconds=HURRY)
+        except SandboxNotFound:
+            pass
+        except OnceboxError as error:
+            log.warning("sandbox %s could not be deleted: %s", printable(sandbox_id), error)
 
     def sandbox(self, sandbox_id: str) -> Flow[Sandbox]:
         """``GET /v1/sandboxes/{id}``."""
@@ -162,7 +190,14 @@ class Calls:
         )
 
     def _make(
-        self, path: str, body: Mapping[str, Any], kind: type[M], *, key: str | None, patience: float = 0.0
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        kind: type[M],
+        *,
+        key: str | None,
+        patience: float = 0.0,
+        deadline: Deadline | None = None,
     ) -> Flow[Made[M]]:
         key = checked_key(key) if key is not None else self.terms.new_id()
 
@@ -174,7 +209,7 @@ class Calls:
             return Made(decoded(answer, kind), key, replayed)
 
         request = self._post(path, body, key=key, patience=patience)
-        return call(self.terms, request, made, more_time=patience)
+        return call(self.terms, request, made, deadline=deadline, more_time=patience)
 
 
 def _sandbox_path(sandbox_id: str) -> str:

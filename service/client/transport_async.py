@@ -96,7 +96,7 @@ class AsyncTransport:
         except aiohttp.ClientConnectorCertificateError as error:
             return Dropped(f"TLS: {error}", permanent=True, cause=error)
         except aiohttp.ClientConnectorError as error:
-            return Dropped(f"no connection: {error}", cause=error)
+            return Dropped(f"no connection: {error}", cause=error, unsent=True)
         except TimeoutError as error:
             return Dropped("no answer in time", cause=error)
         except (aiohttp.ClientError, OSError) as error:

@@ -87,7 +87,7 @@ def _whole(response: urllib3.BaseHTTPResponse, give_up: float) -> Answer | Dropp
 
 def _dropped(error: HTTPError | OSError) -> Dropped:
     if isinstance(error, NewConnectionError):
-        return Dropped(f"no connection: {error}", cause=error)
+        return Dropped(f"no connection: {error}", cause=error, unsent=True)
     if isinstance(error, PoolTimeoutError):
         return Dropped("no answer in time", cause=error)
     if isinstance(error, PoolSSLError):

@@ -17,9 +17,6 @@ from .rules import Deadline
 RUN_LIMIT = 60
 """Seconds: up to here ``run()`` is one exec, which holds its connection; above, a job."""
 
-HURRY = 30.0
-"""Seconds that the end of a ``with`` block tries to delete the sandbox, where an error is on its way."""
-
 
 class JobView:
     """What is known of a job."""

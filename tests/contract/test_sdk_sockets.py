@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
@@ -269,3 +270,66 @@ async def test_a_certificate_that_is_not_trusted_is_an_error_at_once(certificate
             with pytest.raises(ConnectionFailed, match="TLS") as caught:
                 await async_client.sandbox("sb-1").refresh()
         assert not caught.value.retryable
+
+
+class SilentAtFirst(SdkServer):
+    """Makes a sandbox, but its first answer never comes."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeService({}))
+        self.silent = threading.Event()
+
+    def answer_to(self, door: Any, method: str, target: str, headers: dict[str, str], body: bytes) -> bool:
+        if self.silent.is_set():
+            return super().answer_to(door, method, target, headers, body)
+        self._served(method, target, headers, body)
+        self.silent.set()
+        door.hold()
+        return False
+
+
+async def test_a_create_that_is_cancelled_leaves_nothing_on_the_service() -> None:
+    with serving(SilentAtFirst()) as server:
+        async with AsyncClient(server.url) as client:
+            task = asyncio.create_task(client.create_sandbox())
+            await asyncio.to_thread(server.silent.wait, 30)
+            assert server.service.sandboxes
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        assert not server.service.sandboxes
+
+
+INTERRUPTED = """
+import signal, sys
+from oncebox import Client
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", flush=True)
+Client(sys.argv[1]).create_sandbox()
+"""
+INTERRUPTED_ASYNC = """
+import asyncio, signal, sys
+from oncebox import AsyncClient
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", flush=True)
+async def main():
+    async with AsyncClient(sys.argv[1]) as client:
+        await client.create_sandbox()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("script", [INTERRUPTED, INTERRUPTED_ASYNC])
+def test_nor_does_one_that_is_interrupted(script: str) -> None:
+    with serving(SilentAtFirst()) as server:
+        with subprocess.Popen(
+            [sys.executable, "-c", script, server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert server.silent.wait(60)
+            assert server.service.sandboxes
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert not server.service.sandboxes
