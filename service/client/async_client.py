@@ -18,10 +18,10 @@ from .driver import AsyncDriver, Hooks
 from .mapping import Task, TaskMaker
 from .results import MapResult
 from .transport import target
-from .views import command_body
+from .views import ClientView, command_body
 
 
-class AsyncClient:
+class AsyncClient(ClientView):
     """A client of one Oncebox service. Thread-safe; holds connections, no state.
 
     Every request is tried again after passing faults (a lost connection, a restarted replica, a gateway's

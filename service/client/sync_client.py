@@ -18,10 +18,10 @@ from .sync_job import Job
 from .sync_map import SyncMap
 from .sync_sandbox import Sandbox
 from .transport import target
-from .views import command_body
+from .views import ClientView, command_body
 
 
-class Client:
+class Client(ClientView):
     """A client of one Oncebox service. Thread-safe; holds connections, no state.
 
     Every request is tried again after passing faults (a lost connection, a restarted replica, a gateway's

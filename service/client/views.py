@@ -3,8 +3,11 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn, Self
+
+import msgspec
 
 from ..messages import Encoding, Job, JobState, Sandbox
 from .arguments import printable, seconds
@@ -18,8 +21,47 @@ RUN_LIMIT = 60
 """Seconds: up to here ``run()`` is one exec, which holds its connection; above, a job."""
 
 
-class JobView:
+class Unpickled:
+    """Belongs to this process. Copies share its client."""
+
+    _elsewhere = ""
+    """What to do instead of sending it to another process."""
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        article = "an" if name.startswith("A") else "a"
+        raise TypeError(f"{article} {name} can't be pickled: {self._elsewhere}")
+
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = self.__copy__()
+        # Messages may change when more is seen; all else is shared or never changes.
+        for name, value in vars(made).items():
+            if isinstance(value, msgspec.Struct):
+                setattr(made, name, copy.deepcopy(value, memo))
+        return made
+
+
+class ClientView(Unpickled):
+    """A client holds connections and no state: a copy is the client itself."""
+
+    _elsewhere = "make one in each process"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+class JobView(Unpickled):
     """What is known of a job."""
+
+    _elsewhere = "send its id, and take client.job(id) there"
 
     def __init__(self, calls: Calls, command_id: str, info: Job | None = None, *, replayed: bool = False) -> None:
         self._calls = calls
@@ -113,8 +155,10 @@ class JobView:
         return result.check() if check else result
 
 
-class SandboxView:
+class SandboxView(Unpickled):
     """What is known of a sandbox."""
+
+    _elsewhere = "send its id, and take client.sandbox(id) there"
 
     def __init__(self, calls: Calls, sandbox_id: str, info: Sandbox | None = None, *, replayed: bool = False) -> None:
         self._calls = calls

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import signal
+import socket
+import socketserver
 import ssl
 import subprocess
 import sys
@@ -333,3 +336,62 @@ def test_nor_does_one_that_is_interrupted(script: str) -> None:
 
         assert said.rstrip().endswith("KeyboardInterrupt")
         assert not server.service.sandboxes
+
+
+class Says(socketserver.BaseRequestHandler):
+    """Says the same to everybody, whatever they say."""
+
+    said = b""
+
+    def handle(self) -> None:
+        self.request.recv(65_536)
+        self.request.sendall(self.said)
+        self.request.shutdown(socket.SHUT_WR)
+        while self.request.recv(65_536):
+            pass
+
+
+@contextlib.contextmanager
+def saying(said: bytes) -> Iterator[str]:
+    handler = type("SaysThis", (Says,), {"said": said})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said"),
+    [
+        # An http service, asked by https.
+        ("https", b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"),
+        # An https service, asked by http: a TLS alert.
+        ("http", b"\x15\x03\x01\x00\x02\x02\x46"),
+        # The two sides know no common version; or the service wants a certificate of ours.
+        ("https", b"\x15\x03\x01\x00\x02\x02\x46"),
+        ("https", b"\x15\x03\x03\x00\x02\x02\x28"),
+    ],
+)
+async def test_a_peer_of_the_wrong_kind_is_an_error_at_once(scheme: str, said: bytes) -> None:
+    with saying(said) as place:
+        with Client(f"{scheme}://{place}") as client, pytest.raises(ConnectionFailed, match="TLS") as caught:
+            client.sandbox("sb-1").refresh()
+        assert not caught.value.retryable
+        async with AsyncClient(f"{scheme}://{place}") as async_client:
+            with pytest.raises(ConnectionFailed, match="TLS") as caught:
+                await async_client.sandbox("sb-1").refresh()
+        assert not caught.value.retryable
+
+
+async def test_a_handshake_that_breaks_off_may_pass() -> None:
+    with saying(b"") as place:
+        with Client(f"https://{place}", deadline=0) as client, pytest.raises(ConnectionFailed) as caught:
+            client.sandbox("sb-1").refresh()
+        assert caught.value.retryable
+        async with AsyncClient(f"https://{place}", deadline=0) as async_client:
+            with pytest.raises(ConnectionFailed) as caught:
+                await async_client.sandbox("sb-1").refresh()
+        assert caught.value.retryable
