@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from service import errors
-from service.core import cursors, fence, records
+from service.core import cursors, fence, output, records
 from service.core.answers import Answer, ExecEvent
 from service.core.looking import token_of
 from service.core.problems import refusal
@@ -235,5 +235,6 @@ class Execs:
             stdout=cursors.text_of(streams.get("stdout", b""), encoding, final=True)[0],
             stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
             truncated=body.truncated or lost,
+            skipped_bytes=output.skipped_bytes(body, streams),
             duration=max(0.0, (body.finished_at or 0.0) - (body.started_at or body.finished_at or 0.0)),
         )

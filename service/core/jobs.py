@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from service import errors
-from service.core import cursors, identity, opaque, records, rules
+from service.core import cursors, identity, opaque, output, records, rules
 from service.core.answers import Answer, Event, RawOutput
 from service.core.cursors import END, Cursor
 from service.core.reading import Chunk
@@ -226,6 +226,7 @@ class Jobs:
             stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
             encoding=encoding,
             truncated=body.truncated or lost,
+            skipped_bytes=output.skipped_bytes(body, streams) if over else 0,
             cursor=None if over else Cursor(0, state.value).encode(),
             logs_ok=body.logs_ok,
             output_complete=over and (body.output_complete or record.state.failed) and not lost,

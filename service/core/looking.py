@@ -264,7 +264,11 @@ class Looker:
         read = await output.read_streams(self._engine, body, keep=self._settings.record_output)
         await self._store.put_streams(record.id, read.streams, ttl=self._settings.retention)
         return msgspec.structs.replace(
-            body, truncated=read.truncated, output_complete=body.state is not None and read.whole, logs_ok=True
+            body,
+            truncated=read.truncated,
+            printed=read.printed,
+            output_complete=body.state is not None and read.whole,
+            logs_ok=True,
         )
 
     def _drained_long_enough(self, record: Record, body: JobBody) -> bool:

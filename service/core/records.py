@@ -94,6 +94,8 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     output_complete: bool = False
     truncated: bool = False
     """exec: stdout or stderr was longer than what is kept."""
+    printed: int = 0
+    """exec: bytes of stdout and stderr together, kept or not."""
 
 
 class SandboxClaim(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -181,7 +181,7 @@ async def test_of_a_long_output_the_end_is_kept_and_how_much_came_before(here: R
     await core.sandboxes.delete("default", box)
     page = await core.jobs.get("default", id)
     whole = "".join(f"{n}\n" for n in range(1, 100_001))
-    assert page.skipped_bytes == len(whole) - 1000  # type: ignore[union-attr]
+    assert page.skipped_bytes == len(whole) - 1000
     assert page.output == whole[-1000:]  # type: ignore[union-attr]
 
 
@@ -267,10 +267,16 @@ async def test_an_exec_that_times_out_keeps_what_it_printed(core: Core, box: str
 async def test_an_exec_s_bounded_output_says_that_it_was_cut(here: Rig) -> None:
     core = await here.replica(record_output=100)
     box = await here.sandbox(core)
-    result = (await core.execs.run("default", Exec(sandbox_id=box, command="seq 1000"), None)).value
+    command = "seq 1000; seq 1000 >&2; echo short"
+    result = (await core.execs.run("default", Exec(sandbox_id=box, command=command), None)).value
+    printed = 2 * len("".join(f"{n}\n" for n in range(1, 1001))) + len("short\n")
     assert result.truncated
-    assert result.stdout.endswith("999\n1000\n")
-    assert len(result.stdout) == 100
+    assert result.stdout.endswith("999\n1000\nshort\n")
+    assert len(result.stdout) == len(result.stderr) == 100
+    assert result.skipped_bytes == printed - 200
+    shown = await core.jobs.get("default", result.command_id)
+    assert isinstance(shown, ExecJobOutput)
+    assert (shown.truncated, shown.skipped_bytes) == (True, printed - 200)
 
 
 async def test_a_streamed_exec_shows_text_as_it_comes_and_ends_with_the_result(core: Core, box: str) -> None:

@@ -163,6 +163,7 @@ async def test_an_exec_whose_recorded_output_had_to_go_says_so(core: Core, other
     await core.store.trim_outputs(0)
     again = await other.execs.run("default", request, "key")
     assert (again.value.exit_code, again.value.stdout, again.value.truncated) == (0, "", True)
+    assert (first.value.skipped_bytes, again.value.skipped_bytes) == (0, len("said\n"))
     shown = await other.jobs.get("default", first.value.command_id)
     assert isinstance(shown, ExecJobOutput)
     assert (shown.truncated, shown.output_complete) == (True, False)
