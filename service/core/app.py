@@ -21,6 +21,7 @@ from service.core.quotas import Quotas
 from service.core.rates import Rates
 from service.core.reading import Reader
 from service.core.reconciling import Reconciler
+from service.core.room import Room
 from service.core.sandboxes import Sandboxes
 from service.core.submitting import Submitter
 from service.core.sweeping import Sweeper
@@ -64,6 +65,7 @@ class Core:
         self.telemetry = telemetry or Silence()
         self.stopping = asyncio.Event()
         self.tasks = Tasks()
+        self.room = Room()
         self.fences = Fences(engine, settings.fence_dir)
         self.watches = Watches(store, self.tasks)
         self.claims = Claims(
