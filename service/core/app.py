@@ -8,6 +8,7 @@ import os
 import socket
 
 from service.core import identity
+from service.core.admission import Admission
 from service.core.claims import Claims
 from service.core.creating import LOOKUP_TRIES, Creator
 from service.core.execs import Execs
@@ -66,6 +67,7 @@ class Core:
         self.stopping = asyncio.Event()
         self.tasks = Tasks()
         self.room = Room()
+        self.admission = Admission()
         self.fences = Fences(engine, settings.fence_dir)
         self.watches = Watches(store, self.tasks)
         self.claims = Claims(

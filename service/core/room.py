@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple
 
-from service.errors import RateLimited
+from service.errors import OnceboxError, RateLimited
 
 CAPACITY = 128 * 1024 * 1024
 """Bytes of one replica."""
@@ -55,12 +55,17 @@ class Share:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def take(self, size: int) -> bool:
+        """Hold ``size`` bytes from now on, if there is room for them at once."""
+        return self._room.grow(self, size - self.held)
+
     async def hold(self, size: int, *, patience: float | None = PATIENCE) -> None:
         """Hold ``size`` bytes from now on, in place of what was held.
 
-        More is waited for, ``patience`` seconds at most (None: for as long as it takes). Raises ``RateLimited``.
+        More is waited for, ``patience`` seconds at most (None: for as long as it takes). Raises ``RateLimited``, or
+        what else the room refuses with.
         """
-        if not self._room.grow(self, size - self.held):
+        if not self.take(size):
             await self._room.wait(self, size - self.held, patience, self._guard)
 
     async def add(self, size: int) -> None:
@@ -69,7 +74,7 @@ class Share:
 
     def shrink(self, size: int) -> None:
         """Hold ``size`` bytes from now on, if that is less."""
-        self._room.grow(self, min(0, size - self.held))
+        self.take(min(size, self.held))
 
     def close(self) -> None:
         """Nothing is held any more."""
@@ -83,10 +88,11 @@ class _Waiting(NamedTuple):
 
 
 class Room:
-    """The room of one replica: ``capacity`` bytes."""
+    """The room of one replica: ``capacity`` bytes. ``refusal``: what is raised where there is none."""
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    def __init__(self, capacity: int = CAPACITY, *, refusal: Callable[[], OnceboxError] | None = None) -> None:
         self.capacity = capacity
+        self._refusal = refusal or _unread
         self.used = 0
         self._held: dict[str | None, int] = {}
         self._waiting: dict[str | None, deque[_Waiting]] = {}
@@ -105,7 +111,7 @@ class Room:
         return True
 
     async def wait(self, share: Share, more: int, patience: float | None, guard: Guard | None) -> None:
-        """Wait for room. Raises ``RateLimited``."""
+        """Wait for room. Raises the refusal."""
         waiting = _Waiting(share, more, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(share.tenant, deque()).append(waiting)
         try:
@@ -116,11 +122,7 @@ class Room:
             pass
         finally:
             self._forget(waiting)
-        raise RateLimited(
-            "The answers that wait for this tenant's callers take all the room there is; nothing was done. "
-            "Read those that have begun, or come back later.",
-            retry_after=RETRY,
-        )
+        raise self._refusal()
 
     def _fits(self, tenant: str | None, more: int) -> bool:
         """What a tenant holds is at most what is left for others; its first request has all that is free."""
@@ -143,8 +145,9 @@ class Room:
                 if queue[0].granted.cancelled() or self._fits(tenant, queue[0].more):
                     self._let_in(queue.popleft())
                     admitted = True
-                if not queue:
                     del self._waiting[tenant]
+                    if queue:  # it is the last to have its turn again
+                        self._waiting[tenant] = queue
 
     def _let_in(self, waiting: _Waiting) -> None:
         if not waiting.granted.cancelled():
@@ -160,6 +163,14 @@ class Room:
             if not queue:
                 del self._waiting[waiting.share.tenant]
         self._admit()
+
+
+def _unread() -> RateLimited:
+    return RateLimited(
+        "The answers that wait for this tenant's callers take all the room there is; nothing was done. "
+        "Read those that have begun, or come back later.",
+        retry_after=RETRY,
+    )
 
 
 UNBOUNDED = Room(sys.maxsize).share(None)

@@ -113,16 +113,25 @@ class Submitter:
     async def settle(self, order: Order, send: Send) -> tuple[Record, bool]:
         """The record of the order as far as it got within ``claim_wait``, and whether it was answered by other work.
 
-        Raises ``IdempotencyKeyReused``.
+        Raises ``IdempotencyKeyReused``, and ``EngineUnavailable`` where too many are under way.
         """
-        body = order.body
         context.command_id.set(order.command_id)
+        async with self._core.admission.of(order.body.tenant, known=lambda: self._is_known(order)):
+            record, replayed = await self._claimed(order, send)
+        self._check_same(record, order)
+        return record, replayed
+
+    async def _is_known(self, order: Order) -> bool:
+        return order.keyed and await self._store.get(order.command_id) is not None
+
+    async def _claimed(self, order: Order, send: Send) -> tuple[Record, bool]:
+        body = order.body
         # A request that nobody can have sent before is sent for sure: what its attempt needs first is read meanwhile.
         boot = None if order.keyed else self._core.tasks.start(self._boot(body.sandbox_id), "boot", told=False)
         await self._store.index_job(
             order.command_id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._core.claims.lease
         )
-        record, replayed = await self._core.claims.once(
+        return await self._core.claims.once(
             order.command_id,
             body=records.encode(body),
             request=msgspec.json.encode(order.submission),
@@ -130,8 +139,6 @@ class Submitter:
             work=lambda mine: self.attempt(mine, order.submission, send, boot=boot),
             wait=self._core.settings.claim_wait,
         )
-        self._check_same(record, order)
-        return record, replayed
 
     def _check_same(self, record: Record, order: Order) -> None:
         """Raises ``IdempotencyKeyReused``, unless nothing ran. A damaged fence does not tell what its request was."""

@@ -135,7 +135,7 @@ async def test_a_delete_records_what_a_running_exec_has_printed(core: Core, othe
     await other.sandboxes.delete("default", box)
     with pytest.raises(errors.OutcomeUnknown):
         await running
-    shown = await other.jobs.get("default", ids[0])
+    shown = (await other.jobs.get("default", ids[0])).whole()
     assert isinstance(shown, ExecJobOutput)
     assert (shown.state, shown.stdout, shown.stderr) == (JobState.LOST, "said\n", "complained\n")
     assert not shown.output_complete
@@ -158,7 +158,7 @@ async def test_an_exec_whose_recorded_output_had_to_go_says_so(core: Core, other
     await core.store.trim_outputs(0)
     again = await other.execs.run("default", request, "key")
     assert (again.value.exit_code, again.value.stdout, again.value.truncated) == (0, "", True)
-    shown = await other.jobs.get("default", first.value.command_id)
+    shown = (await other.jobs.get("default", first.value.command_id)).whole()
     assert isinstance(shown, ExecJobOutput)
     assert (shown.truncated, shown.output_complete) == (True, False)
 
@@ -190,7 +190,7 @@ async def test_a_log_that_its_own_job_damages_is_read_to_an_end(here: Rig, damag
     place, cursor, pages = 0, None, 0
     async with asyncio.timeout(60):
         while True:
-            page = await core.jobs.get("default", id, cursor=cursor, limit=20_000, wait=5)
+            page = (await core.jobs.get("default", id, cursor=cursor, limit=20_000, wait=5)).whole()
             assert isinstance(page, JobOutput)
             place = 0 if page.replace else place + page.skipped_bytes
             assert page.output == whole[place : place + len(page.output)]
