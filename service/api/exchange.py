@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from service import context
+from service.api.caller import Caller, CallerGone
 from service.api.observing import Nobody, Observer, Wait
 from service.core.identity import MadeKey, parse_command_id, random_token
 from service.errors import InvalidIdempotencyKey, InvalidRequest, JobNotFound, SandboxNotFound
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    import asyncio
+
+    from starlette.types import Receive, Scope
 
     from service.core.app import Core
-
-T = TypeVar("T")
+    from service.core.room import Share
 
 _SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._~+/=:@-]{0,127}")
 _VISIBLE_ASCII = re.compile(r"[!-~]{1,255}")
@@ -27,18 +27,6 @@ _SANDBOX_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}")
 _COMMAND_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 _SCOPE_KEY = "oncebox.exchange"
-
-
-HALF_CLOSED_SECONDS = 0.5
-"""For which a stream goes on after its reader has closed its own side: it may be gone, or may read what is there."""
-
-
-class CallerGone(Exception):
-    """The caller closed the connection before there was an answer. ``begun``: what it asked for goes on."""
-
-    def __init__(self, *, begun: bool = False) -> None:
-        super().__init__()
-        self.begun = begun
 
 
 @dataclass(slots=True)
@@ -169,13 +157,14 @@ def shown_key(key: str) -> str:
 
 
 class Call:
-    """What a handler gets: the exchange, the core, and a way to notice that the caller left."""
+    """What a handler gets: the exchange, the core, the caller, and room for what the caller has not taken yet."""
 
     def __init__(self, core: Core, scope: Scope, receive: Receive) -> None:
         self.core = core
         self.exchange = Exchange.of(scope)
+        self.caller = Caller(receive)
+        self.share: Share = core.room.share(self.exchange.tenant, self._waits)
         self._path: dict[str, str] = scope["path_params"]
-        self._receive = receive
 
     @property
     def tenant(self) -> str:
@@ -202,37 +191,17 @@ class Call:
         self.exchange.about(command_id)
         return command_id
 
-    async def gone(self, *, after: float = 0.0) -> None:
-        """Returns when the caller closed the connection, or only its own side of it; ``after`` so many more seconds."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        await asyncio.sleep(after)
-
-    def streamed(self, answer: ASGIApp) -> ASGIApp:
-        """``answer``, broken off when its reader has gone: whoever closed only its own side gets what is there soon."""
-
-        async def until_gone(scope: Scope, receive: Receive, send: Send) -> None:
-            await self.unless_gone(answer(scope, receive, send), after=HALF_CLOSED_SECONDS)
-
-        return until_gone
-
-    async def unless_gone(self, answer: Awaitable[T], *, after: float = 0.0) -> T:
-        """``answer``, or ``CallerGone`` once nobody waits for it any more; it is then cancelled.
-
-        It gets another ``after`` seconds first: what a request has begun must not be cut off in the middle, and who
-        has closed only its own side still reads.
-        """
-        work = asyncio.ensure_future(answer)
-        gone = asyncio.ensure_future(self.gone(after=after))
+    async def _waits(self, room: asyncio.Future[None]) -> bool:
+        """Wait for room; False where nobody waits for the answer any more."""
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise CallerGone(begun=True)
-            return work.result()
-        finally:
-            for task in (work, gone):
-                task.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
+            return await self.caller.waits(room)
+        except CallerGone:
+            return False
+
+    async def close(self) -> None:
+        """The answer is over: nothing is held for it any more."""
+        self.share.close()
+        await self.caller.close()
 
 
 def known_sandbox_id(sandbox_id: str) -> str:

@@ -8,6 +8,7 @@ import os
 import socket
 
 from service.core import identity
+from service.core.admission import Admission
 from service.core.background import Background
 from service.core.claims import Claims
 from service.core.creating import LOOKUP_TRIES, Creator
@@ -23,6 +24,7 @@ from service.core.quotas import Quotas
 from service.core.rates import Rates
 from service.core.reading import Reader
 from service.core.reconciling import Reconciler
+from service.core.room import Room
 from service.core.sandbox_records import SandboxRecords
 from service.core.sandboxes import Sandboxes
 from service.core.submitting import Submitter
@@ -70,6 +72,8 @@ class Core:
         self.stopping = asyncio.Event()
         self.tasks = Tasks()
         self.background = Background(self.tasks, self.telemetry.restarted)
+        self.room = Room()
+        self.admission = Admission()
         self.fences = Fences(engine, settings.fence_dir)
         self.watches = Watches(store, self.tasks)
         self.claims = Claims(

@@ -46,7 +46,8 @@ async def read_range(engine: Engine, body: JobBody, offset: int, length: int) ->
     except FileMissing:
         if body.log is not None or body.engine_id is None or body.by_fence:
             raise
-        return await engine.log(body.sandbox_id, body.engine_id, offset)
+        got = await engine.log(body.sandbox_id, body.engine_id, offset)
+        return msgspec.structs.replace(got, data=got.data[:length])
 
 
 async def read_ends(engine: Engine, body: JobBody, length: int) -> tuple[bytes, bool]:

@@ -14,6 +14,7 @@ from service.core.answers import Answer
 from service.core.creating import Order
 from service.core.problems import not_executed, refusal
 from service.core.records import SandboxRecord
+from service.core.room import ROW, UNBOUNDED, Share
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Sandbox, SandboxPage, SandboxState
 from service.ports.engine import EngineError, NotReached, SandboxInfo, SandboxMissing, Unclear
@@ -162,8 +163,10 @@ class Sandboxes:
         states: set[SandboxState],
         page_size: int,
         page_token: str | None,
+        share: Share = UNBOUNDED,
     ) -> SandboxPage:
-        """A tenant's sandboxes, newest first; see `core.listing`."""
+        """A tenant's sandboxes, newest first; see `core.listing`. Raises ``RateLimited`` without room."""
+        await share.hold((listing.ENGINE_PAGE + page_size) * ROW)
         return await listing.sandboxes(
             self._core, tenant, metadata=metadata, states=states, page_size=page_size, page_token=page_token
         )

@@ -109,10 +109,17 @@ class Submitter:
     async def settle(self, order: Order, send: Send) -> tuple[Record, bool]:
         """The record of the order as far as it got within ``claim_wait``, and whether it was answered by other work.
 
-        It does not say yet whose run it is: see `answers`.
+        It does not say yet whose run it is: see `answers`. Raises ``EngineUnavailable`` where too many are under way.
         """
-        body = order.body
         context.command_id.set(order.command_id)
+        async with self._core.admission.of(order.body.tenant, known=lambda: self._is_known(order)):
+            return await self._claimed(order, send)
+
+    async def _is_known(self, order: Order) -> bool:
+        return order.keyed and await self._store.get(order.command_id) is not None
+
+    async def _claimed(self, order: Order, send: Send) -> tuple[Record, bool]:
+        body = order.body
         # A request that nobody can have sent before is sent for sure: what its attempt needs first is read meanwhile.
         around = None
         if not order.keyed:

@@ -54,6 +54,9 @@ PAUSE_SECONDS = 0.2
 """Between two tries to accept where there is no room."""
 IDLE_SECONDS = 1.0
 """After which a connection without a request may be closed to make room: on a younger one it may be on its way."""
+MESSAGES = 3
+"""Of a request that wait for the application: as many as there are without a body. Its end, ``tell``, and the
+connection's end."""
 _READ = 64 * 1024
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -82,9 +85,9 @@ def hypercorn_config() -> Config:
     config.include_server_header = False
     config.keep_alive_max_requests = 1_000_000_000  # the default closes busy clients' connections
     config.h11_max_incomplete_size = HEAD_BYTES
-    # With a bound, a body that nobody reads any more blocks the end of its own connection for ever. ``Body``
-    # reads every body as it comes, and bounds it.
-    config.max_app_queue_size = 0
+    # Bytes that the application has not asked for stay with their sender: ``Body`` bounds only what it has read. Where
+    # it reads a body no further, ``Edge`` does until the end, for which there would be no place in the queue.
+    config.max_app_queue_size = MESSAGES
     return config
 
 

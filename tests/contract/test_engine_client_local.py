@@ -419,7 +419,7 @@ async def test_a_reader_that_leaves_does_not_stop_the_command(engine: OpenSandbo
     spec = CommandSpec(command="echo a; sleep 0.5; exit 4", timeout=30)
     stream = engine.stream(sandbox, spec, silence=9)
     command = (await anext(stream)).text
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     assert (await ended(engine, sandbox, command)).exit_code == 4
 
 

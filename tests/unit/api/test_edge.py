@@ -215,6 +215,7 @@ async def test_a_long_poll_ends_when_its_caller_leaves_with_what_there_is() -> N
         got = await sent.answer()
     assert (got.status, got.json["output"]) == (200, "hi\n"), "it may have closed only its own side"
     assert core.poll_cancelled
+    assert "wait" not in core.asked, "answered with what there is, for whoever closed only its own side"
 
 
 async def test_a_long_poll_answers_its_caller() -> None:
