@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 ONCEBOX := $(BIN)/oncebox
 REDIS := $(VENV)/redis-server
 HAPROXY := $(VENV)/haproxy
+CHROMIUM := $(VENV)/chromium
 SANDBOXES ?= 500
 
 CODE := oncebox.py service tests docs
@@ -33,9 +34,10 @@ demo: $(ONCEBOX) ## Run a command of some seconds as a job, with nothing else se
 	echo "The command's own exit code, which oncebox passed on: $$code"; \
 	test $$code -eq 3
 
-test: $(ONCEBOX) ## Run all tests, on a real Redis server too
+test: $(ONCEBOX) ## Run all tests, on a real Redis server and in a real browser too
 	@tests/install-redis $(REDIS) || test "$$CI" != true
-	ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) $(BIN)/pytest $(PYTEST_ARGS)
+	@tests/install-browser $(CHROMIUM) || test "$$CI" != true
+	ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_CHROMIUM=$(CURDIR)/$(CHROMIUM) $(BIN)/pytest $(PYTEST_ARGS)
 
 faults: $(ONCEBOX) ## Run every fault in its full count (half an hour and more); the table goes to docs/faults.md
 	@tests/install-redis $(REDIS) || test "$$CI" != true
@@ -47,19 +49,19 @@ faults: $(ONCEBOX) ## Run every fault in its full count (half an hour and more);
 
 stack: $(ONCEBOX) ## Run Redis, three replicas, a load balancer and the engine as processes on loopback (PORT=8700)
 	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
-	@$(SERVERS) $(BIN)/python -m tests.support.stack
+	@$(SERVERS) exec $(BIN)/python -m tests.support.stack
 
 load: $(ONCEBOX) ## 500 sandboxes on that stack, with kills, rolls and restarts (SANDBOXES=50: a quick one)
 	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
-	@$(SERVERS) SANDBOXES=$(SANDBOXES) $(BIN)/python -m tests.load
+	@$(SERVERS) SANDBOXES=$(SANDBOXES) exec $(BIN)/python -m tests.load
 
 bench-drop: $(ONCEBOX) ## The incident: 72 long commands behind a network that silently drops a quarter of all connections
 	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
-	@$(SERVERS) $(BIN)/python -m tests.bench.drop
+	@$(SERVERS) exec $(BIN)/python -m tests.bench.drop
 
 bench: $(ONCEBOX) ## Measure everything against its baseline; the figures go to docs/bench.json and docs/benchmarks.md
 	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
-	@$(SERVERS) $(BIN)/python -m tests.bench
+	@$(SERVERS) exec $(BIN)/python -m tests.bench
 
 up: $(ONCEBOX) ## Start the stack of docker-compose.yml, wait until it is ready (PROFILES="opensandbox monitoring")
 	@deploy/up $(PROFILES)

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from service.api.application import Application
 from service.core.app import Core
-from service.embedded import EngineChild, LocalEngine
+from service.embedded import OWN_VOLUME, EngineChild, LocalEngine
 from service.engine import OpenSandboxEngine
 from service.observability import Observability
 from service.store import open_store
@@ -39,6 +41,8 @@ async def build_core(settings: Settings, observability: Observability | None = N
     ``Core.shutdown`` closes both. Raises ``SettingsError`` and ``EngineDidNotStart``.
     """
     tenants = tenants_of(settings)
+    if settings.engine_url == "local://" and settings.volume is None:
+        settings = msgspec.structs.replace(settings, volume=OWN_VOLUME)
     store = build_store(settings, observability)
     telemetry = observability.metrics.core if observability else None
     try:
@@ -65,7 +69,7 @@ async def build_engine(settings: Settings, observability: Observability | None =
     observe = observability.engine_observe if observability else None
     trace = observability.engine_trace if observability else None
     if settings.engine_url == "local://":
-        return LocalEngine(await EngineChild.start(), observe=observe, trace=trace)
+        return LocalEngine(await EngineChild.start(volume=settings.volume), observe=observe, trace=trace)
     return OpenSandboxEngine(
         settings.engine_url,
         api_key=settings.engine_api_key or "",

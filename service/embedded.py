@@ -28,6 +28,10 @@ class EngineDidNotStart(Exception):
     """The local engine did not come up; it has said why on standard error."""
 
 
+OWN_VOLUME = "pvc:workspaces"
+"""The volume under the local engine's root, which goes with the engine."""
+
+
 class _Ready(msgspec.Struct):
     url: str
 
@@ -46,11 +50,14 @@ class EngineChild:
         self._reading = asyncio.create_task(self._read_on())
 
     @classmethod
-    async def start(cls) -> EngineChild:
-        """Raises ``EngineDidNotStart``."""
+    async def start(cls, *, volume: str | None = None) -> EngineChild:
+        """``volume``: as in the settings; a directory that it names may be mounted. Raises ``EngineDidNotStart``."""
         api_key = secrets.token_urlsafe(32)
         # -P: a `service` package in the working directory is not ours.
         command = [sys.executable, "-P", "-m", "service.local_engine", "--bind", "127.0.0.1:0"]
+        kind, _, path = (volume or "").partition(":")
+        if kind == "host":
+            command += ["--volume-root", path]
         process = await asyncio.create_subprocess_exec(
             *command,
             "--exit-with-stdin",
@@ -76,7 +83,9 @@ class EngineChild:
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-        await self._reading
+        # Whoever inherited its standard output may keep that open.
+        await asyncio.wait({self._reading}, timeout=1.0)
+        self._reading.cancel()
 
     async def _read_on(self) -> None:
         """What it prints after its first line must not fill the pipe."""

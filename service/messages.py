@@ -7,7 +7,7 @@ Times are RFC 3339 in UTC with milliseconds; timeouts are whole seconds; sizes a
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -30,7 +30,7 @@ COMMAND_SHOWN = 256
 """Characters of a command that a job shows unless ``full=true``."""
 
 
-class SandboxState(Enum):
+class SandboxState(StrEnum):
     """What the engine says of a sandbox."""
 
     PENDING = "pending"
@@ -63,7 +63,7 @@ _LIVE = {
 }
 
 
-class JobState(Enum):
+class JobState(StrEnum):
     """What a caller sees of a job."""
 
     PENDING = "pending"
@@ -89,7 +89,7 @@ class JobState(Enum):
         return self not in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
 
 
-class Reason(Enum):
+class Reason(StrEnum):
     """Why a job is in its state, where that needs saying: a closed list."""
 
     ENGINE_UNAVAILABLE = "engine_unavailable"
@@ -126,7 +126,7 @@ class Reason(Enum):
     """lost: the wrapper died before it started the command, or found that it must not start it without a fence."""
 
 
-class Encoding(Enum):
+class Encoding(StrEnum):
     """How output is shown."""
 
     UTF8 = "utf8"
@@ -267,6 +267,9 @@ class ExecJobOutput(Job, kw_only=True):
     stderr: str = ""
     encoding: Encoding = Encoding.UTF8
     truncated: bool = False
+    """Not all of the two outputs is here."""
+    skipped_bytes: int = 0
+    """Bytes of the two outputs that are no longer kept, as far as that is known."""
     cursor: str | None = None
     logs_ok: bool = True
     output_complete: bool = False
@@ -289,7 +292,10 @@ class ExecResult(msgspec.Struct, kw_only=True):
     stdout: str
     stderr: str
     truncated: bool
+    """Not all of the two outputs is here."""
     duration: float
+    skipped_bytes: int = 0
+    """Bytes of the two outputs that are no longer kept, as far as that is known."""
 
 
 class OutputEvent(msgspec.Struct, kw_only=True):

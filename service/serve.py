@@ -14,17 +14,19 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING, Any, cast
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import msgspec
-from hypercorn.asyncio import serve as hypercorn_serve
-from hypercorn.config import Config
 
 from service.api.logs import configure_logging
 from service.app import build_core, create_app
 from service.embedded import EngineDidNotStart
+from service.ending import Deadline, end_at_once, leave
 from service.observability import Observability
+from service.server.connections import Connections, raise_descriptors
 from service.settings import Settings
 from service.tenants import Tenants, tenants_of
 
@@ -33,19 +35,15 @@ if TYPE_CHECKING:
 
     from service.core.app import Core
 
-HANDED_ON = 10
-"""Turns of the event loop after which an accepted connection has its handler (asyncio takes four)."""
 BACKLOG = 2048
 """Connections that wait to be accepted: with a short queue a burst of hundreds waits for resends."""
-KEEP_ALIVE_SECONDS = 75
-"""For the head of a request to come, on new and on kept connections: longer than balancers keep theirs
-(60 s), so that it is they who close."""
 STALLED_SECONDS = 90
 """Without a sign of life, after which a connection is cut off: its reader takes nothing, or is gone."""
-CLOSING_SECONDS = 15
+CLOSING_SECONDS = 12
 """For connections to be closed, and the local engine to be ended, once the grace is over."""
-HEAD_BYTES = 32 * 1024
-"""Of a request's line and headers."""
+LAST_SECONDS = 2
+"""For what is not bounded by itself, after which the process is ended from outside the event loop. With these and one
+for the last log lines, 15 seconds after delay and grace are over there is no process."""
 
 log = logging.getLogger("oncebox")
 
@@ -75,31 +73,37 @@ def serve(settings: Settings, *, workers: int = 1) -> int:
 
 
 def announce(url: str) -> None:
-    """Say, on standard output, that ``url`` is served."""
-    sys.stdout.write(msgspec.json.encode({"url": url}).decode() + "\n")
+    """Say, on standard output, that ``url`` is served; in a thread, for a pipe that nobody reads."""
+    line = msgspec.json.encode({"url": url}) + b"\n"
     sys.stdout.flush()
+    threading.Thread(target=_print, args=(sys.stdout.fileno(), line), name="announce", daemon=True).start()
+
+
+def _print(descriptor: int, line: bytes) -> None:
+    try:
+        os.write(descriptor, line)
+    except OSError as error:
+        log.warning("standard output took no line: %s", error.strerror)
 
 
 async def run_replica(settings: Settings, ready: Callable[[str], None], *, shared: bool = False) -> int:
     """One replica, from start to end; obeys signals. ``shared``: others listen on the same port."""
-    replica = await Replica.start(settings, shared=shared)
+    executor = ThreadPoolExecutor(thread_name_prefix="oncebox")
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_loop_trouble)
+    loop.set_default_executor(executor)
+    replica = await Replica.start(settings, shared=shared)
+    deadline = Deadline(settings.shutdown_delay + settings.shutdown_grace + CLOSING_SECONDS + LAST_SECONDS)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, replica.signalled)
+        signal.signal(number, deadline.signalled)  # beside the loop's own, which is told as before
     if settings.has_keys:  # without keys a closed terminal ends the service, as ever
         loop.add_signal_handler(signal.SIGHUP, replica.reload)
+    raise_descriptors()  # not before: what runs in the local engine inherits what it had
     ready(replica.url)
     await replica.serve()
+    executor.shutdown(wait=False, cancel_futures=True)
+    leave(0)
     return 0
-
-
-def _loop_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A connection that was cut off under Hypercorn's hands is no error; all else is logged as ever."""
-    if isinstance(context.get("exception"), OSError) and "client_connected_cb" in context.get("message", ""):
-        log.info("a connection was cut off: %s", type(context["exception"]).__name__)
-    else:
-        loop.default_exception_handler(context)
 
 
 class Replica:
@@ -128,7 +132,9 @@ class Replica:
                 listener.listen(BACKLOG)
                 return cls(settings, core, listener, observability)
             except BaseException:
-                await core.shutdown(0)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSING_SECONDS):
+                        await core.shutdown(0)
                 raise
         except BaseException:
             listener.close()
@@ -137,13 +143,13 @@ class Replica:
     def reload(self) -> None:
         """Read the tenants file again; requests go on meanwhile."""
         if isinstance(self.core.policy, Tenants):
-            self.core.policy.reload()
+            self.core.tasks.start(self.core.policy.reload(), "reload")
 
     def signalled(self) -> None:
         """The first signal: drain. The second: end at once, whatever is under way."""
         if self._draining is not None:
             log.warning("a second signal: ending at once")
-            os._exit(1)
+            end_at_once(1)
         self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
@@ -159,23 +165,15 @@ class Replica:
 
     async def serve(self) -> None:
         """Serve until ``stop``, then finish what is owned and close everything."""
-        grace = self.settings.shutdown_grace
-        listener = self._listener.detach()
-        config = hypercorn_config(listener, grace)
-        serving = asyncio.create_task(self._hypercorn(config, listener))
-        stopping = asyncio.create_task(self._stop.wait())
+        connections = Connections(self.app, self._listener)
+        connections.open()
         try:
-            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            self.stop()
-            deadline = time.monotonic() + grace
-            await asyncio.wait({serving}, timeout=grace + 1)
+            await self._stop.wait()
+            deadline = time.monotonic() + self.settings.shutdown_grace
+            await connections.close(self.settings.shutdown_grace)
             await self._shut_down(max(0.0, deadline - time.monotonic()))
         finally:
-            stopping.cancel()
-            serving.cancel()
-            # Hypercorn ends with CancelledError where it had to cut connections off.
-            with contextlib.suppress(asyncio.CancelledError):
-                await serving
+            await connections.abort()
         log.info("shut down")
 
     async def _shut_down(self, grace: float) -> None:
@@ -185,41 +183,6 @@ class Replica:
                 await self.observability.close()
         except TimeoutError:
             log.error("some work did not end when it was cancelled")
-
-    async def _hypercorn(self, config: Config, listener: int) -> None:
-        app = cast(Any, self.app)  # Hypercorn's types of ASGI messages are its own
-        await hypercorn_serve(app, config, shutdown_trigger=lambda: self._accepts_no_more(listener), mode="asgi")
-
-    async def _accepts_no_more(self, listener: int) -> None:
-        """Hypercorn's cue to close the listening socket.
-
-        asyncio loses connections that it has accepted and not yet handed on when that happens: nobody answers or closes
-        them until the process ends. So none is accepted any more from here on, and those that were get to Hypercorn.
-        What waits in the kernel's queue is reset, which callers take for what it is: nobody read their request.
-        """
-        await self._stop.wait()
-        asyncio.get_running_loop().remove_reader(listener)
-        for _ in range(HANDED_ON):
-            await asyncio.sleep(0)
-
-
-def hypercorn_config(descriptor: int, grace: float) -> Config:
-    """Hypercorn's settings for a listening socket."""
-    config = Config()
-    config.bind = [f"fd://{descriptor}"]
-    config.accesslog = None  # costs more than a third of the throughput; ``Edge`` writes the line
-    config.errorlog = logging.getLogger("hypercorn.error")
-    config.include_server_header = False
-    config.backlog = BACKLOG
-    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
-    config.keep_alive_max_requests = 1_000_000_000  # the default closes busy clients' connections
-    config.h11_max_incomplete_size = HEAD_BYTES
-    config.h2_max_header_list_size = HEAD_BYTES
-    # With a bound, a body that nobody reads any more blocks the end of its own connection for ever. ``Body``
-    # reads every body as it comes, and bounds it.
-    config.max_app_queue_size = 0
-    config.graceful_timeout = grace
-    return config
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import math
 import os
 import re
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+
+from service import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,6 +30,9 @@ DEFAULT_WORKSPACE_DIRS = (
     ("codex", "/root/.codex"),
     ("gemini", "/root/.gemini"),
 )
+
+MOST_SECONDS = 1e9
+"""Of any duration: some thirty years. What timers and Redis make of more is no duration."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -168,14 +171,18 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 def _seconds(least: float) -> Callable[[Any], float]:
     def read(value: Any) -> float:
-        expected = ValueError(f"a number of seconds, at least {least:g}")
+        expected = ValueError(f"a number of seconds, at least {least:g} and at most {MOST_SECONDS:g}")
         if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise expected
+        if isinstance(value, str) and not re.fullmatch(
+            r"\s*[-+]?[0-9.]+(e[-+]?[0-9]+)?\s*", value, re.ASCII | re.IGNORECASE
+        ):
             raise expected
         try:
             number = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise expected from None
-        if not math.isfinite(number) or number < least:
+        if not least <= number <= MOST_SECONDS:  # nor is a NaN
             raise expected
         return number
 
@@ -358,7 +365,7 @@ def _note(found: dict[str, tuple[str, Any]], unknown: list[str], name: str, valu
 
 def _file(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(blocking.read_file(path))
     except OSError as error:
         raise SettingsError(f"ONCEBOX_CONFIG: {path} can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):

@@ -11,8 +11,8 @@
     submits_per_second = 20
     polls_per_second = 500
 
-The file is read again when it changes and on SIGHUP, without dropping a request. A broken file keeps what was read
-before, and says so.
+The file is read again when it changes and on SIGHUP, without dropping a request, in a thread: a mount that hangs holds
+up nothing. A broken file, or one that does not answer, keeps what was read before, and says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from service import audit
+from service import audit, blocking
 from service.core.policy import Quota
 from service.errors import Unauthenticated
 from service.settings import Settings, SettingsError
@@ -42,6 +42,8 @@ log = logging.getLogger("oncebox.tenants")
 
 CHECK_EVERY = 2.0
 """Seconds between two looks at whether the file changed."""
+ANSWERS = 10.0
+"""Seconds in which a file's mount should answer; one that does not is waited for, and complained about."""
 KEY_PREFIX = "obx_"
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -88,6 +90,11 @@ def parse(text: str) -> dict[str, Tenant]:
     return tenants
 
 
+_Stamp = tuple[int, int, int]
+"""When it changed, which file it is, its size."""
+_Read = tuple[_Stamp | None, dict[str, Tenant] | TenantsFileBroken | None]
+
+
 class Tenants:
     """The tenants by their file; tells callers apart, and knows what they may do."""
 
@@ -96,39 +103,62 @@ class Tenants:
         self._path = Path(path)
         self._stamp = self._stat()
         self._tenants = self._read()
+        self._reading: asyncio.Future[_Read] | None = None
+        """Under way, in a thread: one at a time, so that a mount that hangs holds one thread."""
 
     def _read(self) -> dict[str, Tenant]:
         try:
-            return parse(self._path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
+            return parse(blocking.read_file(self._path))
+        except OSError as error:
+            raise TenantsFileBroken(f"it can't be read: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
             raise TenantsFileBroken(f"it can't be read: {error}") from error
 
-    def _stat(self) -> tuple[int, int, int] | None:
+    def _read_again(self, seen: _Stamp | None, *, always: bool) -> _Read:
+        """In a thread: the file as it is now; None in place of tenants where it is as it was ``seen``."""
+        stamp = self._stat()
+        if stamp == seen and not always:
+            return stamp, None
+        try:
+            return stamp, self._read()
+        except TenantsFileBroken as error:
+            return stamp, error
+
+    def _stat(self) -> _Stamp | None:
         try:
             found = os.stat(self._path)
         except OSError:
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
 
-    def reload(self) -> bool:
-        """Read the file again; False, and all as before, where it is broken."""
-        self._stamp = self._stat()
-        try:
-            self._tenants = self._read()
-        except TenantsFileBroken as error:
-            log.error("the tenants file was not taken over, the one before stays in force: %s", error)
+    async def reload(self, *, always: bool = True) -> bool:
+        """Read the file again (only where it changed, unless ``always``); False, and all as before, where it is
+        broken, or does not answer."""
+        if self._reading is None:
+            self._reading = blocking.started(lambda: self._read_again(self._stamp, always=always), "tenants file")
+        reading = self._reading
+        if not (await asyncio.wait({reading}, timeout=ANSWERS))[0]:
+            log.error("the tenants file does not answer (a mount that hangs?); what was read before stays in force")
+            return False
+        if self._reading is not reading:
+            return True  # somebody else who waited for it has taken it over
+        self._reading = None
+        self._stamp, found = reading.result()
+        if isinstance(found, TenantsFileBroken):
+            log.error("the tenants file was not taken over, the one before stays in force: %s", found)
             audit.record("tenants.reload", "refused")
             return False
-        log.info("the tenants file was read: %d tenants", len(self._tenants))
-        audit.record("tenants.reload", "done", tenants=len(self._tenants))
+        if found is not None:
+            self._tenants = found
+            log.info("the tenants file was read: %d tenants", len(self._tenants))
+            audit.record("tenants.reload", "done", tenants=len(self._tenants))
         return True
 
     async def watch(self) -> None:
         """Read the file again whenever it changes, for ever."""
         while True:
             await asyncio.sleep(CHECK_EVERY)
-            if self._stat() != self._stamp:
-                self.reload()
+            await self.reload(always=False)
 
     def __len__(self) -> int:
         return len(self._tenants)

@@ -1,12 +1,12 @@
 """Fixtures that tests of every layer use. What they stand on is in `tests/support`."""
 
-import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Spawner
+from tests.support.missing import missing
+from tests.support.processes import Spawner, end_in_order, take_signals
 from tests.support.redis_server import (
     Option,
     RedisCluster,
@@ -16,6 +16,15 @@ from tests.support.redis_server import (
 )
 
 _spawner = pytest.StashKey[Spawner]()
+
+
+def pytest_configure() -> None:
+    """The tests, and all that they start, take signals as at a terminal, however the run itself was started.
+
+    Whatever ends the run, what it started ends with it.
+    """
+    take_signals()
+    end_in_order()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -47,10 +56,7 @@ def spawn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Spawner]:
 def _redis_is_there() -> None:
     """Without a Redis server, tests that need one fail in CI and are skipped elsewhere."""
     if redis_executable() is None:
-        reason = "no Redis server of version 7 or newer; `make test` installs one"
-        if os.environ.get("CI") in ("1", "true"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        missing("no Redis server of version 7 or newer; `make test` installs one")
 
 
 @pytest.fixture(scope="session")

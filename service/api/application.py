@@ -67,7 +67,7 @@ class Application:
         local = None if settings.has_keys else not settings.insecure
         makes = [path for endpoint in self.endpoints if endpoint.makes for path in endpoint.paths]
         public = [path for endpoint in self.endpoints if not endpoint.tenant for path in endpoint.paths]
-        self._body = Body(router)
+        self._body = Body(router, room=self.core.room)
         limited = Rates(self._body, core=self.core, makes=makes)
         app: ASGIApp = Auth(limited, authenticator=self.authenticator, public=public)
         app = Keys(Guard(app, local=local), makes=makes)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from service import audit
-from service.api.exchange import CallerGone, Exchange
+from service.api.caller import CallerGone
+from service.api.exchange import Exchange
 from service.core.identity import parse_command_id
 from service.errors import OnceboxError, OutcomeUnknown
 

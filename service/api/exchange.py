@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from service import context
+from service.api.caller import Caller, CallerGone
 from service.api.observing import Nobody, Observer, Wait
 from service.core.identity import MadeKey, parse_command_id, random_token
 from service.errors import InvalidIdempotencyKey, InvalidRequest, JobNotFound, SandboxNotFound
 
 if TYPE_CHECKING:
+    import asyncio
+
     from starlette.types import Receive, Scope
 
     from service.core.app import Core
-
-T = TypeVar("T")
+    from service.core.room import Share
 
 _SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._~+/=:@-]{0,127}")
 _VISIBLE_ASCII = re.compile(r"[!-~]{1,255}")
@@ -27,10 +27,6 @@ _SANDBOX_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}")
 _COMMAND_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 _SCOPE_KEY = "oncebox.exchange"
-
-
-class CallerGone(Exception):
-    """The caller closed the connection before there was an answer."""
 
 
 @dataclass(slots=True)
@@ -62,6 +58,8 @@ class Exchange:
     """For logs: the job that this is about, where it is known."""
     wait: Wait = "none"
     observer: Observer = field(default_factory=Nobody)
+    hung_up: bool = False
+    """The caller closed its side while it was waiting, and was answered with what there was."""
     sent_at: float | None = None
     """``time.perf_counter`` of the last byte of the answer so far."""
 
@@ -159,13 +157,14 @@ def shown_key(key: str) -> str:
 
 
 class Call:
-    """What a handler gets: the exchange, the core, and a way to notice that the caller left."""
+    """What a handler gets: the exchange, the core, the caller, and room for what the caller has not taken yet."""
 
     def __init__(self, core: Core, scope: Scope, receive: Receive) -> None:
         self.core = core
         self.exchange = Exchange.of(scope)
+        self.caller = Caller(receive)
+        self.share: Share = core.room.share(self.exchange.tenant, self._waits)
         self._path: dict[str, str] = scope["path_params"]
-        self._receive = receive
 
     @property
     def tenant(self) -> str:
@@ -192,28 +191,17 @@ class Call:
         self.exchange.about(command_id)
         return command_id
 
-    async def gone(self) -> None:
-        """Returns when the caller closed the connection."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
-    async def unless_gone(self, answer: Awaitable[T], *, settle: float = 0.0) -> T:
-        """``answer``, or ``CallerGone`` once nobody waits for it any more; it is then cancelled.
-
-        It gets another ``settle`` seconds first: what a request has begun must not be cut off in the middle.
-        """
-        work = asyncio.ensure_future(answer)
-        gone = asyncio.ensure_future(self.gone())
+    async def _waits(self, room: asyncio.Future[None]) -> bool:
+        """Wait for room; False where nobody waits for the answer any more."""
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                await asyncio.wait({work}, timeout=settle)
-                raise CallerGone
-            return work.result()
-        finally:
-            for task in (work, gone):
-                task.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
+            return await self.caller.waits(room)
+        except CallerGone:
+            return False
+
+    async def close(self) -> None:
+        """The answer is over: nothing is held for it any more."""
+        self.share.close()
+        await self.caller.close()
 
 
 def known_sandbox_id(sandbox_id: str) -> str:

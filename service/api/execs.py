@@ -22,7 +22,7 @@ async def run(call: Call, request: Exec) -> ASGIApp:
     known_sandbox_id(request.sandbox_id)
     call.exchange.waits("exec")
     if accepts_events(call.exchange.headers.get("accept", [])):
-        events = call.core.execs.stream(call.tenant, request, call.key)
+        events = call.core.execs.stream(call.tenant, request, call.key, share=call.share)
         return await EventStream.open(
             call,
             events,
@@ -31,7 +31,9 @@ async def run(call: Call, request: Exec) -> ASGIApp:
             tell_trouble=True,
             settle=_settle(call),
         )
-    answer = await call.unless_gone(call.core.execs.run(call.tenant, request, call.key), settle=_settle(call))
+    call.caller.stays = _settle(call)
+    work = call.core.execs.run(call.tenant, request, call.key, share=call.share)
+    answer = await call.caller.unless_gone(work)
     call.exchange.about(answer.value.command_id)
     return reply(answer.value, replayed=answer.replayed)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from service.api.exchange import known_sandbox_id
 from service.api.parameters import given, pairs_of
 from service.api.ranges import RawAnswer, wanted_range
-from service.api.replies import empty, reply
+from service.api.replies import empty, output_reply, reply
 from service.api.sse import EventStream
 from service.api.waiting import reply_in_time
 
@@ -38,6 +39,7 @@ async def list_(call: Call, query: JobsQuery) -> Response:
         metadata=pairs_of(query.metadata),
         page_size=query.page_size,
         page_token=given(query.page_token),
+        share=call.share,
     )
     return reply(page)
 
@@ -46,17 +48,21 @@ async def get(call: Call, query: JobQuery) -> ASGIApp:
     """Get a job with a chunk of its output; with `wait`, as soon as there is something new."""
     if query.wait:
         call.exchange.waits("long_poll")
-    answer = call.core.jobs.get(
+    answer = functools.partial(
+        call.core.jobs.get,
         call.tenant,
         call.command_id,
         cursor=given(query.cursor),
         limit=query.limit,
-        wait=query.wait,
+        wait=0,
         timeout=query.timeout or None,
         encoding=query.encoding,
         full=query.full,
+        share=call.share,
     )
-    return await reply_in_time(call, answer) if query.wait else reply(await answer)
+    if not query.wait:
+        return output_reply(await answer())
+    return await reply_in_time(call, answer(wait=query.wait), otherwise=answer)
 
 
 async def cancel(call: Call, _: Nothing) -> Response:
@@ -67,8 +73,8 @@ async def cancel(call: Call, _: Nothing) -> Response:
 async def output(call: Call, _: Nothing) -> ASGIApp:
     """The raw bytes of a job's output, stdout and stderr merged."""
     wanted = wanted_range(call.exchange.headers.get("range", []))
-    raw = await call.core.jobs.raw(call.tenant, call.command_id, range=wanted)
-    return RawAnswer(raw, head=call.exchange.method == "HEAD")
+    raw = await call.core.jobs.raw(call.tenant, call.command_id, range=wanted, share=call.share)
+    return RawAnswer(call.caller, raw, head=call.exchange.method == "HEAD")
 
 
 async def events(call: Call, query: EventsQuery) -> ASGIApp:
@@ -77,5 +83,7 @@ async def events(call: Call, query: EventsQuery) -> ASGIApp:
     if cursor is not None and call.core.jobs.is_end(cursor):
         return empty()
     call.exchange.waits("events")
-    stream = call.core.jobs.events(call.tenant, call.command_id, cursor=cursor, encoding=query.encoding)
+    stream = call.core.jobs.events(
+        call.tenant, call.command_id, cursor=cursor, encoding=query.encoding, share=call.share
+    )
     return await EventStream.open(call, stream, lambda event: (event.kind, event.id, event.data), tell_trouble=False)

@@ -7,6 +7,7 @@ Origin), ``Auth``, ``Rates`` (`api.rates`), ``Body`` (read whole, bounded in siz
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import re
@@ -18,14 +19,17 @@ from urllib.parse import urlsplit
 import msgspec
 
 from service import context
-from service.api.exchange import CallerGone, Exchange, shown_key
+from service.api.caller import CallerGone
+from service.api.exchange import Exchange, shown_key
 from service.api.observing import Nobody, Observer
 from service.api.problems import problem_response
+from service.core.room import PIECE, Room
 from service.errors import (
     Forbidden,
     Internal,
     InvalidRequest,
     OnceboxError,
+    OutcomeUnknown,
     PayloadTooLarge,
     UnsupportedMediaType,
 )
@@ -44,6 +48,8 @@ BODY_SECONDS = 30.0
 """For the whole body to arrive: a slow sender must not hold a connection for ever."""
 LINGER_SECONDS = 2.0
 """For which the rest of a refused body is read and dropped, so that its sender gets to read the answer."""
+TAKEN_SECONDS = 30.0
+"""For a piece of an answer to be taken: who takes nothing must not keep what others need."""
 MAX_HEADERS = 100
 MAX_HEAD = 32 * 1024
 """Bytes of all header lines together."""
@@ -51,6 +57,9 @@ MAX_TARGET = 8 * 1024
 """Bytes of path and query."""
 CALLER_GONE = 499
 """Stands in the access log where there was nobody to answer."""
+_BEGUN = (
+    "The connection was closed on the caller's side. What was asked for goes on; a request with the same key finds it."
+)
 
 
 class Edge:
@@ -68,6 +77,7 @@ class Edge:
         self.draining = draining
         self.route_of = route_of
         self.observer = observer or Nobody()
+        self._dropping: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
@@ -81,34 +91,55 @@ class Edge:
         finally:
             if exchange.route is None:  # refused before it got there
                 exchange.route = self.route_of(scope["path"])
+            if exchange.has_body and not exchange.body_done:
+                self._drop_rest(receive)
             ended = time.perf_counter()
             self._tell(exchange, began, ended)
             _log_access(exchange, ended - began)
+
+    def _drop_rest(self, receive: Receive) -> None:
+        """Take what still comes of a body until the connection ends: servers that hand on so much at a time, and no
+        more, wait for that."""
+        task = asyncio.ensure_future(_dropped(receive))
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
 
     def _tell(self, exchange: Exchange, began: float, ended: float) -> None:
         self.observer.request(exchange.route, exchange.method, exchange.status, exchange.wait, ended - began)
         if exchange.wait == "none":
             return
         self.observer.closed(exchange.wait)
-        if exchange.status == CALLER_GONE:
+        if exchange.status == CALLER_GONE or exchange.hung_up:
             self.observer.caller_left(ended - began, ended - (exchange.sent_at or began))
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
         try:
+            error = await self._run(scope, exchange, receive, send)
+            if error is not None and exchange.status is None:
+                await problem_response(error, key_sent=exchange.key_sent)(scope, receive, send)
+        except CallerGone as left:
+            if left.begun and exchange.status is None:  # who closed only its own side can read it
+                unknown = OutcomeUnknown(_BEGUN, command_id=exchange.command_id)
+                with contextlib.suppress(CallerGone):
+                    await problem_response(unknown, key_sent=exchange.key_sent)(scope, receive, send)
+            exchange.status = CALLER_GONE
+
+    async def _run(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> OnceboxError | None:
+        """Let the application answer; the error that it ended with."""
+        try:
             await self.app(scope, receive, send)
         except CallerGone:
-            exchange.status = CALLER_GONE
+            raise
         except OnceboxError as error:
             if error.command_id is not None:
                 exchange.about(error.command_id)
-            if exchange.status is None:
-                await problem_response(error, key_sent=exchange.key_sent)(scope, receive, send)
-            else:  # an answer left unfinished: the server closes the connection, and its reader sees that
+            if exchange.status is not None:  # left unfinished: the server closes the connection, and its reader sees it
                 log.warning("request %s was cut off: %s", exchange.request_id, error.code)
+            return error
         except Exception:
             log.exception("a bug: request %s, %s", exchange.request_id, exchange.route)
-            if exchange.status is None:
-                await problem_response(Internal())(scope, receive, send)
+            return Internal()
+        return None
 
     def _answering(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> Send:
         async def answer(message: Message) -> None:
@@ -123,11 +154,11 @@ class Edge:
                 message = {**message, "body": b""}
             try:
                 if exchange.has_body and not exchange.body_done and _is_last(message):
-                    await send({**message, "more_body": True})
+                    await _send_pieces(send, {**message, "more_body": True})
                     await _linger(exchange, receive)
                     message = {"type": "http.response.body", "body": b""}
-                await send(message)
-            except OSError:  # a reader that took nothing for too long was cut off
+                await _send_pieces(send, message)
+            except OSError:  # a reader that took nothing for too long was cut off (TimeoutError is one)
                 raise CallerGone from None
 
         return answer
@@ -136,6 +167,18 @@ class Edge:
         """The connection is not to be used again: the rest of a body may still come, or where it ends is in doubt."""
         unread = exchange.has_body and not exchange.body_done
         return unread or exchange.ambiguous or self.draining()
+
+
+async def _send_pieces(send: Send, message: Message) -> None:
+    """Send ``message``, a long body in pieces: what the reader has not taken yet is not copied for the connection."""
+    body = message.get("body", b"")
+    for start in range(0, len(body) - PIECE, PIECE):
+        async with asyncio.timeout(TAKEN_SECONDS):
+            await send({"type": message["type"], "body": body[start : start + PIECE], "more_body": True})
+    if len(body) > PIECE:
+        message = {**message, "body": body[(len(body) - 1) // PIECE * PIECE :]}
+    async with asyncio.timeout(TAKEN_SECONDS):
+        await send(message)
 
 
 def _is_last(message: Message) -> bool:
@@ -161,6 +204,11 @@ def _watched(exchange: Exchange, receive: Receive) -> Receive:
         return message
 
     return watched
+
+
+async def _dropped(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _linger(exchange: Exchange, receive: Receive) -> None:
@@ -280,10 +328,11 @@ class Auth:
 
 
 class Body:
-    """Reads the whole body: JSON only, at most ``MAX_BODY`` bytes, within ``BODY_SECONDS``."""
+    """Reads the whole body: JSON only, at most ``MAX_BODY`` bytes, within ``BODY_SECONDS``; as much as ``room`` has."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, room: Room) -> None:
         self.app = app
+        self.room = room
         self.seconds = BODY_SECONDS
         self._reading: set[asyncio.Timeout] = set()
 
@@ -301,8 +350,13 @@ class Body:
             length = exchange.header("content-length") or "0"
             if not length.isdecimal() or int(length[:20]) > MAX_BODY:
                 raise _too_large()
-            exchange.body = await self._read(receive)
-        await self.app(scope, receive, send)
+            with self.room.share(exchange.tenant) as share:
+                await share.hold(int(length) or MAX_BODY)
+                exchange.body = await self._read(receive)
+                share.shrink(len(exchange.body))
+                await self.app(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
     async def _read(self, receive: Receive) -> bytes:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from service.api.caller import HALF_CLOSED_SECONDS, Caller
 from service.errors import RangeNotSatisfiable
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def wanted_range(values: list[str]) -> tuple[int | None, int | None] | None:
 class RawAnswer:
     """Bytes streamed as the reader takes them; 206 for a range, ``Oncebox-Skipped-Bytes`` where some went."""
 
-    def __init__(self, raw: RawOutput, *, head: bool) -> None:
+    def __init__(self, caller: Caller, raw: RawOutput, *, head: bool) -> None:
+        self.caller = caller
         self.raw = raw
         self.head = head
 
@@ -52,9 +54,13 @@ class RawAnswer:
         await send({"type": "http.response.start", "status": 206 if raw.partial else 200, "headers": headers})
         try:
             if not self.head:
-                async for chunk in raw.chunks:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                self.caller.stays = HALF_CLOSED_SECONDS
+                await self.caller.unless_gone(self._stream(send))
             await send({"type": "http.response.body", "body": b""})
         finally:
             if (close := getattr(raw.chunks, "aclose", None)) is not None:
                 await close()
+
+    async def _stream(self, send: Send) -> None:
+        async for chunk in self.raw.chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response
+
+from service.core.identity import random_token
+from service.core.room import PIECE
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from service.core.answers import OutputPage
 
 JSON = "application/json"
 
@@ -23,3 +32,33 @@ def reply(value: Any, status: int = 200, *, location: str | None = None, replaye
 def empty() -> Response:
     """204."""
     return Response(status_code=204)
+
+
+def output_reply(page: OutputPage) -> ASGIApp:
+    """A job with its output as JSON. Long output becomes text as the reader takes it."""
+    return reply(page.whole()) if len(page.data) <= PIECE else LongOutput(page)
+
+
+class LongOutput:
+    """A job with long output: of its text, only one piece is in memory."""
+
+    def __init__(self, page: OutputPage) -> None:
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", JSON.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in pieces(self._page):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def pieces(page: OutputPage) -> Iterator[bytes]:
+    """A job with its output as JSON, a piece at a time."""
+    place = random_token()
+    head, found, tail = msgspec.json.encode(page.with_output(place)).partition(place.encode())
+    yield head
+    if found:
+        for text in page.texts():
+            yield msgspec.json.encode(text)[1:-1]
+        yield tail

@@ -197,12 +197,15 @@ class Path:
         exchange = Exchange.of(scope)
         exchange.route = self.route
         endpoint = self.by_method.get(exchange.method)
-        answer: ASGIApp = (
-            self._not_allowed()
-            if endpoint is None
-            else await endpoint.answer_to(Call(self.core, scope, receive), scope)
-        )
-        await answer(scope, receive, send)
+        if endpoint is None:
+            await self._not_allowed()(scope, receive, send)
+            return
+        call = Call(self.core, scope, receive)
+        try:
+            answer = await endpoint.answer_to(call, scope)
+            await answer(scope, receive, send)
+        finally:
+            await call.close()
 
     def _not_allowed(self) -> Response:
         allowed = ", ".join(sorted(self.by_method))

@@ -30,6 +30,7 @@ async def list_(call: Call, query: SandboxesQuery) -> Response:
         states=set(query.state),
         page_size=query.page_size,
         page_token=given(query.page_token),
+        share=call.share,
     )
     return reply(page)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from service.api.exchange import Call, Exchange
     from service.api.parameters import Nothing
 
+SCRAPE_ROOM = 1024 * 1024
+"""Bytes of one answer."""
 _SENT_ON = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -40,6 +42,7 @@ class Scrape:
             _check_token(call.exchange, self._token)
         else:
             _check_local(call.exchange)
+        await call.share.hold(SCRAPE_ROOM)
         body, content_type = await asyncio.to_thread(self._render)  # tens of milliseconds that others need
         return Response(body, headers={"Content-Type": content_type})
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from service.api.exchange import CallerGone
+from service.api.caller import HALF_CLOSED_SECONDS, CallerGone, end
 from service.api.problems import problem
 from service.api.waiting import SIGN_OF_LIFE_SECONDS
 from service.errors import Internal, OnceboxError
@@ -61,7 +61,6 @@ class EventStream:
     ) -> None:
         self._call = call
         self._settle = settle
-        self._begun = False
         self._tell_trouble = tell_trouble
         self._events = events
         self._show = show
@@ -99,25 +98,19 @@ class EventStream:
         return stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(self._call.gone())
+        self._call.caller.stays = HALF_CLOSED_SECONDS
         try:
             headers = [(b"content-type", EVENT_STREAM.encode()), (b"x-accel-buffering", b"no")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             if self._call.exchange.method != "HEAD":
-                await self._write(send, gone)
+                await self._write(send)
             await send({"type": "http.response.body", "body": b""})
         finally:
-            gone.cancel()
             await self._close()
 
-    async def _write(self, send: Send, gone: asyncio.Future[None]) -> None:
+    async def _write(self, send: Send) -> None:
         while True:
-            await asyncio.wait({self._next, gone}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                if not self._begun:
-                    await asyncio.wait({self._next}, timeout=self._settle)
-                raise CallerGone
-            if not self._next.done():
+            if not await self._come():
                 await send({"type": "http.response.body", "body": b": alive\n\n", "more_body": True})
                 continue
             try:
@@ -127,10 +120,18 @@ class EventStream:
                 return
             if event is None:
                 return
-            self._begun = True
-            self._next = asyncio.ensure_future(anext(self._events, None))
+            self._settle = 0.0
             body = format_event(*self._show(event))
             await send({"type": "http.response.body", "body": body, "more_body": True})
+            self._next = asyncio.ensure_future(anext(self._events, None))
+
+    async def _come(self) -> bool:
+        """Whether the next event has come, before it is time for a sign of life. Raises ``CallerGone``."""
+        try:
+            return await self._call.caller.waits(self._next, HEARTBEAT_SECONDS)
+        except CallerGone:
+            await asyncio.wait({self._next}, timeout=self._settle)
+            raise
 
     async def _fail(self, send: Send, error: Exception) -> None:
         if not isinstance(error, OnceboxError):
@@ -142,7 +143,6 @@ class EventStream:
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _close(self) -> None:
-        self._next.cancel()
-        await asyncio.gather(self._next, return_exceptions=True)
+        await end(self._next)
         if (close := getattr(self._events, "aclose", None)) is not None:
             await close()

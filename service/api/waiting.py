@@ -8,37 +8,37 @@ poll. So an answer that takes long begins before it is known: with its head, and
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from service.api.exchange import CallerGone
-from service.api.replies import JSON, reply
+from service.api.caller import CallerGone, end
+from service.api.replies import JSON, output_reply, pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from service.api.exchange import Call
+    from service.core.answers import OutputPage
 
 SIGN_OF_LIFE_SECONDS = 8.0
 """Without a byte, after which one is sent: less than the idle timeouts of balancers, most of which are 10 s to 60 s."""
 
 
-async def reply_in_time(call: Call, answer: Awaitable[Any]) -> ASGIApp:
+async def reply_in_time(
+    call: Call, answer: Awaitable[OutputPage], *, otherwise: Callable[[], Awaitable[OutputPage]]
+) -> ASGIApp:
     """``answer`` as JSON with status 200; begun before it is known where that takes long.
 
-    Raises what ``answer`` raises, if it does so before the head was sent; later trouble breaks the answer off.
-    ``CallerGone``, and ``answer`` is cancelled, once nobody waits for it any more.
+    Once the caller waits no more, ``answer`` is cancelled, and what ``otherwise`` has at once is the answer: it is read
+    by whoever closed only its own side. Raises what ``answer`` raises, if it does so before the head was sent; later
+    trouble breaks the answer off.
     """
-    work = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(call.gone())
-    slow = SlowReply(work, gone)
+    slow = SlowReply(call, answer, otherwise)
     begun = False
     try:
-        if await slow.known():
-            return reply(work.result())
+        if (page := await slow.known()) is not None:
+            return output_reply(page)
         begun = True
         return slow
     finally:
@@ -47,35 +47,40 @@ async def reply_in_time(call: Call, answer: Awaitable[Any]) -> ASGIApp:
 
 
 class SlowReply:
-    """The head, blanks for as long as ``work`` takes, and its result."""
+    """The head, blanks for as long as ``answer`` takes, and its result."""
 
-    def __init__(self, work: asyncio.Future[Any], gone: asyncio.Future[None]) -> None:
-        self._work = work
-        self._gone = gone
+    def __init__(
+        self, call: Call, answer: Awaitable[OutputPage], otherwise: Callable[[], Awaitable[OutputPage]]
+    ) -> None:
+        self._call = call
+        self._work = asyncio.ensure_future(answer)
+        self._otherwise = otherwise
 
-    async def known(self) -> bool:
-        """Waits for one period; whether the work is done. Raises ``CallerGone``."""
-        await asyncio.wait({self._work, self._gone}, timeout=SIGN_OF_LIFE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if self._work.done():
-            return True
-        if self._gone.done():
-            raise CallerGone
-        return False
+    async def known(self) -> OutputPage | None:
+        """The answer if it comes within one period, or what there is in its place once nobody waits for it."""
+        try:
+            if await self._call.caller.waits(self._work, SIGN_OF_LIFE_SECONDS):
+                return self._work.result()
+        except CallerGone:
+            self._call.exchange.hung_up = True
+            await self.close()
+            return await self._otherwise()
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = [(b"content-type", JSON.encode())]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            while True:
+            page = None
+            while page is None:
                 await send({"type": "http.response.body", "body": b" ", "more_body": True})
-                if await self.known():
-                    break
-            await send({"type": "http.response.body", "body": msgspec.json.encode(self._work.result())})
+                page = await self.known()
+            for piece in pieces(page):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
         finally:
             await self.close()
 
     async def close(self) -> None:
         """Nobody waits any more."""
-        for task in (self._work, self._gone):
-            task.cancel()
-        await asyncio.gather(self._work, self._gone, return_exceptions=True)
+        await end(self._work)

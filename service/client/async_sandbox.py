@@ -3,20 +3,17 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from types import TracebackType
 
-from ..errors import OnceboxError, SandboxNotFound
+from ..errors import SandboxNotFound
 from ..messages import ExecResult
 from ..messages import Sandbox as SandboxInfo
 from .async_job import AsyncJob
 from .calls import Calls
 from .driver import AsyncDriver
 from .results import JobResult, result_of_exec
-from .views import HURRY, SandboxView, runs_as_exec
-
-log = logging.getLogger("oncebox")
+from .views import SandboxView, runs_as_exec
 
 
 class AsyncSandbox(SandboxView):
@@ -131,7 +128,7 @@ class AsyncSandbox(SandboxView):
             env: environment variables on top of the sandbox's.
             metadata: labels to find the job by; makes it a job.
             idempotency_key: as in :meth:`submit`.
-            check: raise unless the command exited with 0.
+            check: raise unless the command exited with 0 and its output is whole (``result.ok``).
 
         Raises:
             CommandFailed: only with ``check``.
@@ -180,11 +177,8 @@ class AsyncSandbox(SandboxView):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        flow = self._calls.delete_sandbox(self._id) if error is None else self._calls.remove_sandbox(self._id)
         try:
-            await self._driver.run(self._calls.delete_sandbox(self._id, seconds=HURRY if error else None))
+            await self._driver.run(flow, clean_up=lambda: self._calls.remove_sandbox(self._id))
         except SandboxNotFound:
             pass
-        except OnceboxError as failed:
-            if error is None:
-                raise
-            log.warning("sandbox %s could not be deleted: %s", self._id, failed)

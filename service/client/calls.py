@@ -3,30 +3,37 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from ..errors import InvalidIdempotencyKey, SandboxNotFound
-from ..messages import ExecResult, Job, JobPage, JobState, Resources, Sandbox, SandboxPage, SandboxState
+from ..errors import InvalidIdempotencyKey, OnceboxError, SandboxNotFound
+from ..messages import MAX_EXEC_TIMEOUT, ExecResult, Job, JobPage, Resources, Sandbox, SandboxPage
 from .answers import Fault, decoded, fault_of, unreadable
+from .arguments import bounded, identifier, labels, number, plain, printable, words
 from .results import JobRead
 from .rules import Deadline, Terms, Tries, ask, call
 from .steps import Answer, Flow, Request
 
-M = TypeVar("M", bound=msgspec.Struct)
-StateLike: TypeAlias = str | SandboxState | JobState
+log = logging.getLogger("oncebox")
 
-DEFAULT_WAIT_READY = 30
+M = TypeVar("M", bound=msgspec.Struct)
+
+DEFAULT_WAIT_READY = 30.0
 """Seconds that the service waits for a new sandbox to be ready, unless told otherwise."""
-DEFAULT_EXEC_TIMEOUT = 60
+MAX_WAIT_READY = 120.0
+"""Seconds that it waits at most."""
+DEFAULT_EXEC_TIMEOUT = 60.0
 """Seconds: the service's own default for an exec."""
 EXEC_PATIENCE = 60.0
 """Seconds of silence after which an exec is asked for again, with its key, to wait for the same result."""
+HURRY = 30.0
+"""Seconds for each request that cleans up behind an error or an interrupt."""
 STATUS_LIMIT = 1024
 """Bytes of output that come along with a status."""
 
@@ -53,8 +60,31 @@ class Calls:
         self, body: Mapping[str, Any], *, wait_ready: int | None, key: str | None
     ) -> Flow[Made[Sandbox]]:
         """``POST /v1/sandboxes``."""
-        waits = float(DEFAULT_WAIT_READY if wait_ready is None else wait_ready)
+        waits = bounded(wait_ready, DEFAULT_WAIT_READY, MAX_WAIT_READY)
         return self._make("/v1/sandboxes", {**body, "wait_ready": wait_ready}, Sandbox, key=key, patience=waits)
+
+    def uncreate_sandbox(self, body: Mapping[str, Any], *, key: str) -> Flow[None]:
+        """Deletes the sandbox that ``create_sandbox`` made, or may have made, under a key that nobody else knows."""
+        deadline = Deadline(self.terms, HURRY)
+        try:
+            made = yield from self._make(
+                "/v1/sandboxes", {**body, "wait_ready": 0}, Sandbox, key=key, deadline=deadline
+            )
+            yield from self.delete_sandbox(made.message.sandbox_id, seconds=HURRY)
+        except SandboxNotFound:
+            pass
+        except OnceboxError as error:
+            if error.retryable:
+                log.warning("a sandbox may be left over until its timeout (Idempotency-Key %s): %s", key, error)
+
+    def remove_sandbox(self, sandbox_id: str) -> Flow[None]:
+        """Deletes a sandbox in a hurry; failures are logged."""
+        try:
+            yield from self.delete_sandbox(sandbox_id, seconds=HURRY)
+        except SandboxNotFound:
+            pass
+        except OnceboxError as error:
+            log.warning("sandbox %s could not be deleted: %s", printable(sandbox_id), error)
 
     def sandbox(self, sandbox_id: str) -> Flow[Sandbox]:
         """``GET /v1/sandboxes/{id}``."""
@@ -108,11 +138,13 @@ class Calls:
 
     def submit(self, body: Mapping[str, Any], *, key: str | None) -> Flow[Made[Job]]:
         """``POST /v1/exec-jobs``."""
+        identifier(body["sandbox_id"], "sandbox_id")
         return self._make("/v1/exec-jobs", body, Job, key=key)
 
     def exec(self, body: Mapping[str, Any], *, key: str | None) -> Flow[Made[ExecResult]]:
         """``POST /v1/exec``."""
-        timeout = float(body.get("timeout") or DEFAULT_EXEC_TIMEOUT)
+        identifier(body["sandbox_id"], "sandbox_id")
+        timeout = bounded(body.get("timeout"), DEFAULT_EXEC_TIMEOUT, MAX_EXEC_TIMEOUT)
         return self._make("/v1/exec", body, ExecResult, key=key, patience=timeout)
 
     def status(self, command_id: str, *, timeout: int | None) -> Flow[JobRead]:
@@ -120,12 +152,12 @@ class Calls:
         query = {"limit": str(STATUS_LIMIT)}
         if timeout is not None and "timeout" not in self.terms.unsupported:
             query["timeout"] = str(timeout)
-        request = self._get(_job_path(command_id), list(query.items()))
+        request = self._get(job_path(command_id), list(query.items()))
         return call(self.terms, request, _job_reader(command_id, JobRead), of_job=True)
 
     def cancel(self, command_id: str) -> Flow[Job]:
         """``DELETE /v1/exec-jobs/{command_id}``."""
-        request = Request("DELETE", _job_path(command_id), self.terms.timeout)
+        request = Request("DELETE", job_path(command_id), self.terms.timeout)
         return call(self.terms, request, _job_reader(command_id, Job), of_job=True)
 
     def jobs(
@@ -148,7 +180,7 @@ class Calls:
         return Request("GET", f"{path}?{encoded}" if encoded else path, self.terms.timeout)
 
     def _post(self, path: str, body: Mapping[str, Any], *, key: str, patience: float = 0.0) -> Request:
-        sent = {name: value for name, value in body.items() if value is not None}
+        sent = {name: plain(value, name) for name, value in body.items() if value is not None}
         return Request(
             "POST",
             path,
@@ -158,7 +190,14 @@ class Calls:
         )
 
     def _make(
-        self, path: str, body: Mapping[str, Any], kind: type[M], *, key: str | None, patience: float = 0.0
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        kind: type[M],
+        *,
+        key: str | None,
+        patience: float = 0.0,
+        deadline: Deadline | None = None,
     ) -> Flow[Made[M]]:
         key = checked_key(key) if key is not None else self.terms.new_id()
 
@@ -170,15 +209,26 @@ class Calls:
             return Made(decoded(answer, kind), key, replayed)
 
         request = self._post(path, body, key=key, patience=patience)
-        return call(self.terms, request, made, more_time=patience)
+        return call(self.terms, request, made, deadline=deadline, more_time=patience)
 
 
 def _sandbox_path(sandbox_id: str) -> str:
-    return f"/v1/sandboxes/{quote(sandbox_id, safe='')}"
+    return f"/v1/sandboxes/{_segment(sandbox_id, 'sandbox_id')}"
 
 
-def _job_path(command_id: str) -> str:
-    return f"/v1/exec-jobs/{quote(command_id, safe='')}"
+def job_path(command_id: str) -> str:
+    """The path of a job.
+
+    Raises:
+        InvalidRequest: ``command_id`` can't be an id.
+    """
+    return f"/v1/exec-jobs/{_segment(command_id, 'command_id')}"
+
+
+def _segment(value: str, field: str) -> str:
+    quoted = quote(identifier(value, field), safe="")
+    # Hops, and the libraries below, take these two for steps in the path.
+    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
 
 
 def _sandbox_reader(sandbox_id: str) -> Any:
@@ -208,30 +258,23 @@ def _listing(
     page_size: int | None,
     token: str | None,
 ) -> list[tuple[str, str]]:
-    query = [(name, value) for name, value in first.items() if value is not None]
-    query += [("metadata", f"{name}={value}") for name, value in (metadata or {}).items()]
-    query += [("state", word) for word in _states(state)]
+    query = [(name, identifier(value, name)) for name, value in first.items() if value is not None]
+    query += [("metadata", f"{name}={value}") for name, value in labels(metadata or {}, "metadata").items()]
+    query += [("state", word) for word in words(state, "state")]
     if page_size is not None:
-        query.append(("page_size", str(page_size)))
+        query.append(("page_size", str(number(page_size, "page_size"))))
     if token is not None:
         query.append(("page_token", token))
     return query
 
 
-def _states(state: StateLike | Iterable[StateLike] | None) -> list[str]:
-    if state is None:
-        return []
-    several = [state] if isinstance(state, str | SandboxState | JobState) else list(state)
-    return [item if isinstance(item, str) else str(item.value) for item in several]
-
-
-def checked_key(key: str) -> str:
+def checked_key(key: Any) -> str:
     """``key``, if it can be an Idempotency-Key.
 
     Raises:
         InvalidIdempotencyKey: it is not 1 to 255 visible ASCII characters.
     """
-    if not re.fullmatch(r"[!-~]{1,255}", key):
+    if not isinstance(key, str) or not re.fullmatch(r"[!-~]{1,255}", key):
         raise InvalidIdempotencyKey(f"not 1 to 255 visible ASCII characters: {key!r}")
     return key
 

@@ -1,5 +1,6 @@
 """The two drivers of flows: they do what a step asks for, and send back what came of it."""
 
+# ruff: noqa: TID252
 from __future__ import annotations
 
 import asyncio
@@ -7,13 +8,17 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
+from ..errors import OnceboxError
 from .rules import Terms
 from .steps import Answer, Dropped, Flow, Pause, Reply, Request, Reset, Step
 from .transport import Target
 
 T = TypeVar("T")
+
+CANCELS = 3
+"""Times that a clean-up is begun anew where it is cancelled itself."""
 
 
 class SyncSender(Protocol):
@@ -69,6 +74,10 @@ class Stopped(Exception):
     """Nobody wants the outcome of this flow any more."""
 
 
+CleanUp: TypeAlias = Callable[[], Flow[None]]
+"""Makes the flow that undoes, or ends, what an interrupted one may have done. Its failures are its own to tell."""
+
+
 class SyncDriver:
     """Carries flows through, one step after the other, in the caller's thread."""
 
@@ -76,13 +85,18 @@ class SyncDriver:
         self.sender = sender
         self._sleep = sleep
 
-    def run(self, flow: Flow[T], stop: threading.Event | None = None) -> T:
+    def run(self, flow: Flow[T], stop: threading.Event | None = None, *, clean_up: CleanUp | None = None) -> T:
         """The outcome of ``flow``.
+
+        Args:
+            clean_up: carried through where an interrupt comes after something was sent. It runs in a thread of its
+                own, which no interrupt reaches: a second one ends the waiting for it, and not the process before it.
 
         Raises:
             Stopped: ``stop`` was set before the flow was through.
         """
         reply: Reply = None
+        arrived = False
         try:
             while True:
                 if stop is not None and stop.is_set():
@@ -92,9 +106,22 @@ class SyncDriver:
                 except StopIteration as end:
                     outcome: T = end.value
                     return outcome
+                before, arrived = arrived, arrived or isinstance(step, Request)
                 reply = self._do(step, stop)
+                arrived = before if _unsent(reply) else arrived
+        except (OnceboxError, Stopped):
+            raise
+        except BaseException:
+            if clean_up is not None and arrived:
+                thread = threading.Thread(target=self._quietly, args=(clean_up,), name="oncebox-clean-up")
+                thread.start()
+                thread.join()
+            raise
         finally:
             flow.close()
+
+    def _quietly(self, clean_up: CleanUp) -> None:
+        self.run(clean_up())
 
     def _do(self, step: Step, stop: threading.Event | None) -> Reply:
         if isinstance(step, Request):
@@ -110,6 +137,10 @@ class SyncDriver:
             self.sender.reset()
         return None
 
+    def close(self) -> None:
+        """Closes the idle connections."""
+        self.sender.close()
+
 
 class AsyncDriver:
     """Carries flows through, in the caller's task."""
@@ -117,10 +148,18 @@ class AsyncDriver:
     def __init__(self, sender: AsyncSender, sleep: Callable[[float], Awaitable[None]]) -> None:
         self.sender = sender
         self._sleep = sleep
+        self._cleaning: set[asyncio.Task[None]] = set()
+        self._closed = False
 
-    async def run(self, flow: Flow[T]) -> T:
-        """The outcome of ``flow``."""
+    async def run(self, flow: Flow[T], *, clean_up: CleanUp | None = None) -> T:
+        """The outcome of ``flow``.
+
+        Args:
+            clean_up: carried through where a cancel comes after something was sent. It runs in a task of its own:
+                a second cancel ends the waiting for it, and not the loop before it.
+        """
         reply: Reply = None
+        arrived = False
         try:
             while True:
                 try:
@@ -128,9 +167,32 @@ class AsyncDriver:
                 except StopIteration as end:
                     outcome: T = end.value
                     return outcome
+                before, arrived = arrived, arrived or isinstance(step, Request)
                 reply = await self._do(step)
+                arrived = before if _unsent(reply) else arrived
+        except (OnceboxError, GeneratorExit):
+            raise
+        except BaseException:
+            if clean_up is not None and arrived:
+                task = asyncio.create_task(self._through(clean_up), name="oncebox-clean-up")
+                self._cleaning.add(task)
+                task.add_done_callback(self._cleaning.discard)
+                await asyncio.shield(task)
+            raise
         finally:
             flow.close()
+
+    async def _through(self, clean_up: CleanUp) -> None:
+        # The end of a loop cancels all of its tasks, and waits for them.
+        for _ in range(CANCELS):
+            try:
+                return await self.run(clean_up())
+            except asyncio.CancelledError:
+                continue
+            finally:
+                if self._closed:
+                    await self.sender.close()
+        return None
 
     async def _do(self, step: Step) -> Reply:
         if isinstance(step, Request):
@@ -140,3 +202,16 @@ class AsyncDriver:
         elif isinstance(step, Reset):
             await self.sender.reset()
         return None
+
+    async def close(self) -> None:
+        """Closes the idle connections of this loop, once what is cleaned up is through."""
+        loop = asyncio.get_running_loop()
+        if cleaning := [task for task in self._cleaning if task.get_loop() is loop]:
+            self._closed = True
+            await asyncio.wait(cleaning)
+        self._closed = False
+        await self.sender.close()
+
+
+def _unsent(reply: Reply) -> bool:
+    return isinstance(reply, Dropped) and reply.unsent

@@ -48,7 +48,7 @@ class UnexpectedAnswer(OnceboxError):
 
 
 class CommandFailed(OnceboxError):
-    """The command did not exit with 0 (``check=True``); ``result`` says how it ended."""
+    """The command did not exit with 0, or its output is cut (``check=True``); ``result`` says how it ended."""
 
     code = "COMMAND_FAILED"
     status = 0

@@ -12,6 +12,8 @@ The rules:
 - A job is over by a terminal state, or a structured ``JOB_NOT_FOUND``, and by nothing else. After a terminal
   state it is read on until the answer says that the output is complete or that no more can be had (a null
   cursor), or, where neither is ever said, until two reads succeeded and brought nothing.
+- The end, for which the service knows no cursor, is a place too: ``END``. A job that never started has none, since a
+  retry with its key starts it.
 """
 
 # ruff: noqa: TID252
@@ -19,17 +21,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from ..errors import InvalidRequest, JobNotFound
-from ..messages import MAX_WAIT, Encoding
+from ..messages import MAX_WAIT, Encoding, JobState
 from .answers import Fault, decoded, fault_of, unreadable
+from .arguments import text
+from .calls import STATUS_LIMIT, job_path
 from .errors import DeadlineExceeded
 from .output import Piece
 from .results import JobRead
 from .rules import Deadline, Terms, Tries, ask, pause
 from .steps import Answer, Flow, Request
 
+END = "end"
+"""The cursor behind everything that a finished job has printed. Never sent."""
 POLL_FIRST = 2.0
 """Seconds between two reads, where the long poll is not honoured and there was news."""
 POLL_CAP = 15.0
@@ -67,7 +73,7 @@ class Follower:
         cursor: str | None = None,
         job_timeout: int | None = None,
         long_poll: bool = True,
-        note: Callable[[JobRead], None] | None = None,
+        note: Callable[[JobRead, int], None] | None = None,
     ) -> None:
         self._terms = terms
         self._command_id = command_id
@@ -76,6 +82,7 @@ class Follower:
         self._job_timeout = job_timeout
         self._long_poll = long_poll
         self._note = note
+        self._at_end = cursor == END
         self._tries = Tries(terms, deadline, what=f"job {command_id}")
         self.cursor = cursor
         """The place after the last piece."""
@@ -83,10 +90,11 @@ class Follower:
         """The last answer."""
         self.over = False
         """Terminal and drained."""
+        self.skipped_bytes = 0
+        """Bytes that are no longer kept, in all gaps that were met."""
         self._restarted = False
         self._last_chance = False
         self._terminal_seen = False
-        self._skipped = 0
         self._empty = 0
         self._unreadable = 0
         self._bugs = 0
@@ -100,7 +108,7 @@ class Follower:
     @property
     def caught_up(self) -> bool:
         """The last read got all that was there, or could not get at it."""
-        return self.last is not None and not self.last.more
+        return self.last is not None and (self._at_end or not self.last.more)
 
     def next(self) -> Flow[Piece | None]:
         """The next piece of output; None when the job is over and its output read to the end.
@@ -134,7 +142,7 @@ class Follower:
     # Asking
 
     def _wait(self) -> int:
-        if not self._long_poll or "wait" in self._terms.unsupported:
+        if self._at_end or not self._long_poll or "wait" in self._terms.unsupported:
             return 0
         if self.last is not None and not self.last.logs_ok:
             return 0
@@ -160,21 +168,24 @@ class Follower:
 
     def _request(self, wait: int) -> Request:
         query: dict[str, str] = {"encoding": self._encoding.value}
-        if self.cursor is not None:
-            query["cursor"] = self.cursor
+        if self._at_end:
+            query["limit"] = str(STATUS_LIMIT)
+        elif self.cursor is not None:
+            query["cursor"] = text(self.cursor, "cursor")
         if wait > 0:
             query["wait"] = str(wait)
         if self._job_timeout is not None and "timeout" not in self._terms.unsupported:
             query["timeout"] = str(self._job_timeout)
-        path = f"/v1/exec-jobs/{quote(self._command_id, safe='')}?{urlencode(query)}"
-        return Request("GET", path, wait + min(self._terms.timeout, DEAD_AFTER))
+        path = job_path(self._command_id)
+        return Request("GET", f"{path}?{urlencode(query)}", wait + min(self._terms.timeout, DEAD_AFTER))
 
     def _checked(self, answer: Answer) -> JobRead:
         """The message in ``answer``, if it can be the answer to what was asked."""
         read = decoded(answer, JobRead)
         if read.command_id != self._command_id:
             raise Fault(unreadable(answer, f"the answer is about job {read.command_id}"), passing=True)
-        stale = read.output and read.cursor is not None and read.cursor == self.cursor and not read.replace
+        moves = bool(read.output or read.skipped_bytes) and not read.replace
+        stale = moves and read.cursor is not None and read.cursor == self.cursor
         if stale:
             raise Fault(unreadable(answer, "output came and the cursor did not move"), passing=True)
         try:
@@ -190,7 +201,7 @@ class Follower:
         if not isinstance(error, InvalidRequest):
             return False
         named = {item.field.rpartition(".")[2] for item in error.errors}
-        if "cursor" in named and self.cursor is not None:
+        if "cursor" in named and self.cursor is not None and not self._at_end:
             # Of another version of the service, perhaps: from the start, in place of all that came.
             self.cursor = None
             self._restarted = True
@@ -223,17 +234,23 @@ class Follower:
         # Without a cursor the service could not know what is news.
         asked = self._asked_for if self.cursor is not None else 0
         new_state = self.last is None or read.state is not self.last.state
-        piece = self._piece_of(read) if read.logs_ok else None
-        if read.logs_ok and read.cursor is not None:
-            self.cursor = read.cursor
+        piece = self._piece_of(read) if read.logs_ok and not self._at_end else None
         self.over = self._is_over(read, news=piece is not None or new_state)
+        self.cursor = self._place_after(read)
         self._terminal_seen = self._terminal_seen or read.state.terminal
         self._job_timeout = read.timeout or self._job_timeout
         self.last = read
         if self._note is not None:
-            self._note(read)
+            self._note(read, self.skipped_bytes)
         self._pace(read, piece, new_state=new_state, asked=asked, elapsed=elapsed)
         return piece
+
+    def _place_after(self, read: JobRead) -> str | None:
+        if self._at_end or not read.logs_ok:
+            return self.cursor
+        if read.cursor is None and self.over and read.state is not JobState.FAILED:
+            return END
+        return read.cursor or self.cursor
 
     def _piece_of(self, read: JobRead) -> Piece | None:
         piece = _piece(read)
@@ -243,17 +260,19 @@ class Follower:
         if piece.replace:
             # An exec's outputs, and a log that can only be read from its start, come whole each time.
             known, self._snapshot = self._snapshot, piece
+            self.skipped_bytes = piece.skipped_bytes
             return None if piece == known else piece
-        less = piece.skipped_bytes > self._skipped
-        self._skipped = max(self._skipped, piece.skipped_bytes)
+        self.skipped_bytes += piece.skipped_bytes
         if not any(piece.parts):
-            return piece if less else None
+            return piece if piece.skipped_bytes else None
         self._snapshot = None
         return piece
 
     def _is_over(self, read: JobRead, *, news: bool) -> bool:
         if not read.state.terminal:
             return False
+        if self._at_end:
+            return True
         if not read.logs_ok:
             self._unreadable += read.cursor is None
             return self._unreadable >= UNREADABLE_AT_END
@@ -274,7 +293,7 @@ class Follower:
             self._waits = elapsed >= 0.8 * asked
         if asked and self._waits:
             self._due_in = 0.0
-        elif asked or not read.logs_ok or "wait" in self._terms.unsupported:
+        elif asked or self._at_end or not read.logs_ok or "wait" in self._terms.unsupported:
             self._due_in = max(0.0, self._interval - elapsed)
             self._interval = min(POLL_CAP, self._interval * POLL_GROWTH)
         else:
@@ -284,5 +303,5 @@ class Follower:
 def _piece(read: JobRead) -> Piece:
     if read.stdout is not None or read.stderr is not None:
         parts = (read.stdout or "", read.stderr or "")
-        return Piece(parts, read.encoding, replace=any(parts))
+        return Piece(parts, read.encoding, any(parts) or read.skipped_bytes > 0, read.skipped_bytes)
     return Piece((read.output,), read.encoding, read.replace, read.skipped_bytes)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OnceboxError
+from .arguments import plain
 from .calls import Calls, checked_key
 from .following import Follower
 from .output import Joined
@@ -39,7 +40,9 @@ class Keys:
         occurrence = self._seen[sandbox_id]
         self._seen[sandbox_id] += 1
         name = f"{len(sandbox_id)}:{sandbox_id}:{occurrence}"
-        return f"{self._prefix}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+        # An id that can't be sent gets a key too: its task says what is wrong with it.
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{self._prefix}-{digest[:32]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,17 @@ class Task:
 
 
 class TaskMaker:
-    """Makes the tasks of one map."""
+    """Makes the tasks of one map.
 
-    def __init__(self, terms: Terms, *, key: str | None, body: Mapping[str, Any]) -> None:
+    Raises:
+        InvalidIdempotencyKey, InvalidRequest, ValueError: the map can't be.
+    """
+
+    def __init__(self, terms: Terms, *, key: str | None, body: Mapping[str, Any], concurrency: Any) -> None:
+        if not isinstance(concurrency, int) or concurrency < 1:
+            raise ValueError(f"concurrency is a whole number, at least 1, not {concurrency!r}")
         self._keys = Keys(terms.new_id() if key is None else key)
-        self._body = body
+        self._body = plain(body)
 
     def task(self, sandbox_id: str) -> Task:
         """The next sandbox's."""

@@ -27,7 +27,7 @@ class Piece:
     replace: bool = False
     """It stands in place of all pieces before it."""
     skipped_bytes: int = 0
-    """Bytes before it that are no longer kept."""
+    """Bytes between the piece before it and this one that are no longer kept."""
 
     def text(self) -> str:
         """As characters."""
@@ -128,7 +128,7 @@ class Joined:
             self._texts.clear()
             self.skipped_bytes = 0
         self._texts.append(piece.text())
-        self.skipped_bytes = max(self.skipped_bytes, piece.skipped_bytes)
+        self.skipped_bytes += piece.skipped_bytes
 
     def end(self) -> None:
         """Nothing is held back."""
@@ -150,7 +150,7 @@ class ToCallback:
 
     def take(self, piece: Piece) -> Any:
         """The next piece. Returns what the callback returned."""
-        self.skipped_bytes = max(0 if piece.replace else self.skipped_bytes, piece.skipped_bytes)
+        self.skipped_bytes = piece.skipped_bytes + (0 if piece.replace else self.skipped_bytes)
         content = piece.text() if self.encoding is Encoding.UTF8 else piece.data()
         return self._call(self._unsaid.beyond(content, replaces=piece.replace))
 

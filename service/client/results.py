@@ -41,7 +41,7 @@ class JobResult(msgspec.Struct, kw_only=True, frozen=True):
     output_complete: bool
     """Every byte up to the output's end was read (``skipped_bytes`` says what is missing at its start)."""
     skipped_bytes: int = 0
-    """Bytes of output that are no longer kept, before ``output``."""
+    """Bytes of the command's output that are no longer kept and so not in ``output``, as far as that is known."""
     stdout: str | None = None
     """Of an exec only: a job's two outputs are merged."""
     stderr: str | None = None
@@ -54,8 +54,13 @@ class JobResult(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """The command ended by itself, with exit code 0."""
-        return self.state is JobState.EXITED and self.exit_code == 0
+        """The command ended by itself, with exit code 0, and nothing of its output is missing."""
+        return self.state is JobState.EXITED and self.exit_code == 0 and not self.truncated
+
+    @property
+    def truncated(self) -> bool:
+        """Something of the output is missing: before its end (``skipped_bytes``), or there."""
+        return self.skipped_bytes > 0 or not self.output_complete
 
     def check(self) -> JobResult:
         """This result, if it is ``ok``.
@@ -74,15 +79,20 @@ class JobResult(msgspec.Struct, kw_only=True, frozen=True):
 
     def _end(self) -> str:
         if self.state is JobState.EXITED:
-            return f"exited with {self.exit_code}"
-        because = f" ({self.reason.value})" if self.reason else ""
+            return f"exited with {self.exit_code}{self._missing() if self.exit_code == 0 else ''}"
+        because = f" ({self.reason})" if self.reason else ""
         said = {
             JobState.TIMED_OUT: "timed out",
             JobState.CANCELLED: "was cancelled",
             JobState.FAILED: "was never started",
             JobState.LOST: "was lost",
         }
-        return f"{said.get(self.state, self.state.value)}{because}"
+        return f"{said.get(self.state, self.state)}{because}"
+
+    def _missing(self) -> str:
+        if self.skipped_bytes:
+            return f", but {self.skipped_bytes:,} bytes of its output are no longer kept"
+        return ", but not all of its output could be read"
 
 
 class MapResult(msgspec.Struct, kw_only=True, frozen=True):
@@ -97,7 +107,7 @@ class MapResult(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """The command ran and exited with 0."""
+        """The command ran and exited with 0, and nothing of its output is missing."""
         return self.result is not None and self.result.ok
 
     @property
@@ -161,6 +171,7 @@ def result_of_exec(done: ExecResult, sandbox_id: str) -> JobResult:
         reason=None,
         output=done.stdout + done.stderr,
         output_complete=not done.truncated,
+        skipped_bytes=done.skipped_bytes,
         stdout=done.stdout,
         stderr=done.stderr,
     )

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from ..errors import OnceboxError
 from .answers import Fault, fault_of
+from .arguments import MAX_TIMEOUT, seconds
 from .errors import ConnectionFailed
 from .steps import Answer, Dropped, Flow, Pause, Request, Reset
 
@@ -63,9 +64,9 @@ class Terms:
         Raises:
             ValueError: one of them is no such time.
         """
-        if timeout <= 0 or (deadline is not None and deadline < 0):
-            raise ValueError("timeout is more than 0 seconds, deadline at least 0 seconds or None")
-        self.timeout, self.deadline = timeout, deadline
+        if not 0 < timeout <= MAX_TIMEOUT or not (deadline is None or deadline >= 0):
+            raise ValueError("timeout is more than 0 seconds and at most a day, deadline at least 0 seconds or None")
+        self.timeout, self.deadline = timeout, seconds(deadline, "deadline")
 
 
 class Deadline:
@@ -85,12 +86,12 @@ class Deadline:
             self._end += seconds
 
 
-def pause(terms: Terms, seconds: float, deadline: Deadline) -> Flow[None]:
-    """Sleeps."""
-    if seconds > 0:
+def pause(terms: Terms, duration: float, deadline: Deadline) -> Flow[None]:
+    """Sleeps for ``duration`` seconds."""
+    if duration > 0:
         started = terms.clock()
-        yield Pause(seconds)
-        deadline.step_took(terms.clock() - started, seconds)
+        yield Pause(duration)
+        deadline.step_took(terms.clock() - started, duration)
 
 
 def ask(terms: Terms, request: Request, deadline: Deadline) -> Flow[Answer]:

@@ -55,12 +55,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """No whole answer came. Whether the request arrived is not known."""
+    """No whole answer came. Whether the request arrived is not known, unless it is ``unsent``."""
 
     detail: str
     permanent: bool = False
     """Trying again can't help: a certificate that is not trusted, for instance."""
     cause: BaseException | None = None
+    unsent: bool = False
+    """There was no connection on which it could have been sent."""
 
 
 Step: TypeAlias = Request | Pause | Reset

@@ -9,6 +9,7 @@ from types import TracebackType
 from ..messages import Job as JobInfo
 from ..messages import JobState, Resources, SandboxState
 from ..messages import Sandbox as SandboxInfo
+from .arguments import arguments_of
 from .calls import Calls, plain_resources
 from .driver import Hooks, SyncDriver
 from .mapping import TaskMaker
@@ -17,10 +18,10 @@ from .sync_job import Job
 from .sync_map import SyncMap
 from .sync_sandbox import Sandbox
 from .transport import target
-from .views import command_body
+from .views import ClientView, command_body
 
 
-class Client:
+class Client(ClientView):
     """A client of one Oncebox service. Thread-safe; holds connections, no state.
 
     Every request is tried again after passing faults (a lost connection, a restarted replica, a gateway's
@@ -88,20 +89,28 @@ class Client:
                 returned with ``info.ready`` false.
             idempotency_key: 1 to 255 visible ASCII characters; None: one is made.
 
+        A call without a key that is interrupted or cancelled deletes what it may have created, for up to a minute;
+        a second interrupt ends the waiting for that, and not the deletion. With a key of one's own, the sandbox
+        stays: the same key leads to it.
+
         Raises:
             IdempotencyKeyReused, InvalidRequest, EngineRejected, Forbidden: nothing was created.
             OnceboxError: the last failure, when the deadline has passed. The same key is safe to try again.
         """
         body = {
             "image": image,
-            "entrypoint": None if entrypoint is None else list(entrypoint),
+            "entrypoint": arguments_of(entrypoint, "entrypoint"),
             "env": None if env is None else dict(env),
             "metadata": None if metadata is None else dict(metadata),
             "resources": plain_resources(resources),
             "timeout": timeout,
             "workspace_owner": workspace_owner,
         }
-        made = self._driver.run(self._calls.create_sandbox(body, wait_ready=wait_ready, key=idempotency_key))
+        key = self._calls.terms.new_id() if idempotency_key is None else idempotency_key
+        made = self._driver.run(
+            self._calls.create_sandbox(body, wait_ready=wait_ready, key=key),
+            clean_up=None if idempotency_key is not None else lambda: self._calls.uncreate_sandbox(body, key=key),
+        )
         info = made.message
         sandbox = Sandbox(self._calls, self._driver, info.sandbox_id, info, replayed=made.replayed)
         sandbox._idempotency_key = made.idempotency_key
@@ -203,18 +212,16 @@ class Client:
             timeout: seconds for each job, as in ``submit()``; like ``cwd``, ``env`` and ``metadata``.
 
         Raises:
-            InvalidIdempotencyKey, ValueError: ``key`` or ``concurrency`` can't be used.
+            InvalidIdempotencyKey, InvalidRequest, ValueError: an argument can't be used.
         """
-        if concurrency < 1:
-            raise ValueError("concurrency is at least 1")
         body = command_body(command, timeout, cwd, env, metadata)
-        tasks = TaskMaker(self._calls.terms, key=key, body=body)
+        tasks = TaskMaker(self._calls.terms, key=key, body=body, concurrency=concurrency)
         names = (item if isinstance(item, str) else item.id for item in sandboxes)
         return SyncMap(self._calls, self._driver, map(tasks.task, names), concurrency).results()
 
     def close(self) -> None:
         """Closes the idle connections. The client can be used again."""
-        self._driver.sender.close()
+        self._driver.close()
 
     def __enter__(self) -> Client:
         return self

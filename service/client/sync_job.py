@@ -44,9 +44,9 @@ class Job(JobView):
             JobNotFound: the service does not know the id; the command may have run all the same.
         """
         timeout = self._info.timeout if self._info else None
-        self._note(self._driver.run(self._calls.status(self._id, timeout=timeout)))
-        assert self._info is not None
-        return self._info
+        read = self._driver.run(self._calls.status(self._id, timeout=timeout))
+        self._note(read, max(self._skipped_bytes, read.skipped_bytes))
+        return read.job
 
     def stream(self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None) -> Iterator[str]:
         """The output as text, as it comes, until the job is over and its output read to the end.
@@ -57,7 +57,7 @@ class Job(JobView):
         right in every case.
 
         Args:
-            cursor: go on after an earlier ``job.cursor``; None: from the start.
+            cursor: go on after an earlier ``job.cursor``, of any handle in any process; None: from the start.
             follow: False: only what is there now.
             timeout: seconds after which :class:`DeadlineExceeded` is raised; None: never, but at the client's own
                 deadline without ``follow``.
@@ -92,7 +92,7 @@ class Job(JobView):
         A job that was never started (``failed``) or whose end nobody knows (``lost``) is a result too.
 
         Args:
-            check: raise unless the command exited with 0.
+            check: raise unless the command exited with 0 and its output is whole (``result.ok``).
             timeout: seconds to wait; None: as long as it takes.
 
         Raises:

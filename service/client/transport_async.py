@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from .steps import Answer, Dropped, Request
-from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target
+from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target, dropped_by_peer, dropped_by_tls
 
 if TYPE_CHECKING:
     import aiohttp
@@ -94,13 +94,17 @@ class AsyncTransport:
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 return Answer(response.status, headers, body)
         except aiohttp.ClientConnectorCertificateError as error:
-            return Dropped(f"TLS: {error}", permanent=True, cause=error)
+            return dropped_by_tls(error.certificate_error)
+        except aiohttp.ClientConnectorSSLError as error:
+            return dropped_by_tls(error.os_error)
+        except aiohttp.InvalidURL as error:
+            return Dropped(f"no URL: {error}", permanent=True, cause=error, unsent=True)
         except aiohttp.ClientConnectorError as error:
-            return Dropped(f"no connection: {error}", cause=error)
+            return Dropped(f"no connection: {error}", cause=error, unsent=True)
         except TimeoutError as error:
             return Dropped("no answer in time", cause=error)
         except (aiohttp.ClientError, OSError) as error:
-            return Dropped(f"the connection broke: {str(error) or type(error).__name__}", cause=error)
+            return dropped_by_peer(str(error) or type(error).__name__, error)
         finally:
             pool.requests -= 1
             if pool.retired and not pool.requests:

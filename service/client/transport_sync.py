@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 import threading
 import time
 
@@ -13,7 +12,7 @@ from urllib3.exceptions import SSLError as PoolSSLError
 from urllib3.exceptions import TimeoutError as PoolTimeoutError
 
 from .steps import Answer, Dropped, Request
-from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target
+from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target, dropped_by_peer, dropped_by_tls
 
 POOL = 256
 """Idle connections that are kept, which bounds nothing: more threads make more connections."""
@@ -87,14 +86,13 @@ def _whole(response: urllib3.BaseHTTPResponse, give_up: float) -> Answer | Dropp
 
 def _dropped(error: HTTPError | OSError) -> Dropped:
     if isinstance(error, NewConnectionError):
-        return Dropped(f"no connection: {error}", cause=error)
+        return Dropped(f"no connection: {error}", cause=error, unsent=True)
     if isinstance(error, PoolTimeoutError):
         return Dropped("no answer in time", cause=error)
     if isinstance(error, PoolSSLError):
-        cause = error.args[0] if error.args else None
-        return Dropped(f"TLS: {error}", isinstance(cause, ssl.SSLCertVerificationError), error)
+        return dropped_by_tls(error.args[0] if error.args else error)
     if isinstance(error, LocationValueError):
-        return Dropped(str(error), permanent=True, cause=error)
+        return Dropped(f"no URL: {error}", permanent=True, cause=error, unsent=True)
     if isinstance(error, ProtocolError):
-        return Dropped(f"the connection broke: {error}", cause=error)
+        return dropped_by_peer(str(error), error)
     return Dropped(str(error) or type(error).__name__, cause=error)

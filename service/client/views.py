@@ -3,10 +3,14 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn, Self
+
+import msgspec
 
 from ..messages import Encoding, Job, JobState, Sandbox
+from .arguments import printable, seconds
 from .calls import Calls
 from .following import Follower
 from .output import Sink
@@ -16,12 +20,48 @@ from .rules import Deadline
 RUN_LIMIT = 60
 """Seconds: up to here ``run()`` is one exec, which holds its connection; above, a job."""
 
-HURRY = 30.0
-"""Seconds that the end of a ``with`` block tries to delete the sandbox, where an error is on its way."""
+
+class Unpickled:
+    """Belongs to this process. Copies share its client."""
+
+    _elsewhere = ""
+    """What to do instead of sending it to another process."""
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        article = "an" if name.startswith("A") else "a"
+        raise TypeError(f"{article} {name} can't be pickled: {self._elsewhere}")
+
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = self.__copy__()
+        # Messages may change when more is seen; all else is shared or never changes.
+        for name, value in vars(made).items():
+            if isinstance(value, msgspec.Struct):
+                setattr(made, name, copy.deepcopy(value, memo))
+        return made
 
 
-class JobView:
+class ClientView(Unpickled):
+    """A client holds connections and no state: a copy is the client itself."""
+
+    _elsewhere = "make one in each process"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+class JobView(Unpickled):
     """What is known of a job."""
+
+    _elsewhere = "send its id, and take client.job(id) there"
 
     def __init__(self, calls: Calls, command_id: str, info: Job | None = None, *, replayed: bool = False) -> None:
         self._calls = calls
@@ -76,23 +116,28 @@ class JobView:
 
     @property
     def cursor(self) -> str | None:
-        """The place after what ``stream()`` or ``stream_bytes()`` gave last: pass it to go on from there."""
+        """The place after what ``stream()`` or ``stream_bytes()`` gave last: pass it to go on from there.
+
+        The end is such a place too: from there, nothing more comes.
+        """
         return self._cursor
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._id} {self.state.value if self.state else 'not seen yet'}>"
+        return f"<{type(self).__name__} {printable(self._id)} {self.state or 'not seen yet'}>"
 
-    def _note(self, read: JobRead) -> None:
+    def _note(self, read: JobRead, skipped_bytes: int) -> None:
         self._info = read.job
         self._logs_ok = read.logs_ok
         self._output_complete = self._output_complete or read.output_complete
-        self._skipped_bytes = max(self._skipped_bytes, read.skipped_bytes)
+        self._skipped_bytes = skipped_bytes
 
     def _follower(
         self, encoding: Encoding, timeout: float | None, cursor: str | None = None, *, follow: bool = True
     ) -> Follower:
+        timeout = seconds(timeout, "timeout")
         if timeout is None and not follow:
             timeout = self._calls.terms.deadline  # a look, not a wait
+        before = 0 if cursor is None else self._skipped_bytes
         return Follower(
             self._calls.terms,
             self._id,
@@ -101,7 +146,7 @@ class JobView:
             cursor=cursor,
             job_timeout=self._info.timeout if self._info else None,
             long_poll=follow,
-            note=self._note,
+            note=lambda read, skipped: self._note(read, before + skipped),
         )
 
     def _result(self, follower: Follower, sink: Sink, text: str, *, check: bool) -> JobResult:
@@ -110,8 +155,10 @@ class JobView:
         return result.check() if check else result
 
 
-class SandboxView:
+class SandboxView(Unpickled):
     """What is known of a sandbox."""
+
+    _elsewhere = "send its id, and take client.sandbox(id) there"
 
     def __init__(self, calls: Calls, sandbox_id: str, info: Sandbox | None = None, *, replayed: bool = False) -> None:
         self._calls = calls
@@ -141,7 +188,7 @@ class SandboxView:
         return self._idempotency_key
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._id} {self._info.state.value if self._info else 'not seen yet'}>"
+        return f"<{type(self).__name__} {printable(self._id)} {self._info.state if self._info else 'not seen yet'}>"
 
     def _body(
         self,

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from service.messages import ExecResult, ExecStart, ExecText, Job, OutputEvent, Problem
+import msgspec
+
+from service.core import cursors
+from service.messages import (
+    ExecJobOutput,
+    ExecResult,
+    ExecStart,
+    ExecText,
+    Job,
+    JobOutput,
+    OutputEvent,
+    Problem,
+)
 
 T = TypeVar("T")
 
@@ -18,6 +30,26 @@ class Answer(Generic[T]):
     value: T
     replayed: bool
     key: str
+
+
+@dataclass(frozen=True)
+class OutputPage:
+    """A job, and the bytes that its ``output`` shows: whole characters, not text yet. An exec's is in ``job``."""
+
+    job: JobOutput | ExecJobOutput
+    data: bytes = b""
+
+    def texts(self) -> Iterator[str]:
+        """The output as it is shown, a piece at a time."""
+        return cursors.texts_of(self.data, self.job.encoding)
+
+    def with_output(self, output: str) -> JobOutput | ExecJobOutput:
+        """The job with that output."""
+        return msgspec.structs.replace(self.job, output=output) if isinstance(self.job, JobOutput) else self.job
+
+    def whole(self) -> JobOutput | ExecJobOutput:
+        """The job with all of its output."""
+        return self.with_output("".join(self.texts()))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import os
 import socket
 
 from service.core import identity
+from service.core.admission import Admission
+from service.core.background import Background
 from service.core.claims import Claims
 from service.core.creating import LOOKUP_TRIES, Creator
 from service.core.execs import Execs
@@ -22,6 +24,7 @@ from service.core.quotas import Quotas
 from service.core.rates import Rates
 from service.core.reading import Reader
 from service.core.reconciling import Reconciler
+from service.core.room import Room
 from service.core.sandbox_records import SandboxRecords
 from service.core.sandboxes import Sandboxes
 from service.core.submitting import Submitter
@@ -40,6 +43,8 @@ CLOCK_AGE = 10.0
 """Seconds for which the distance to the store's clock is believed."""
 CHECK = 3.0
 """Seconds for one check of readiness."""
+MOST_WORDS = 300
+"""Characters of what a store said itself that the log repeats."""
 
 
 class Core:
@@ -66,6 +71,9 @@ class Core:
         self.telemetry = telemetry or Silence()
         self.stopping = asyncio.Event()
         self.tasks = Tasks()
+        self.background = Background(self.tasks, self.telemetry.restarted)
+        self.room = Room()
+        self.admission = Admission()
         self.fences = Fences(engine, settings.fence_dir)
         self.watches = Watches(store, self.tasks)
         self.claims = Claims(
@@ -95,10 +103,10 @@ class Core:
 
     async def start(self) -> None:
         """Begin to listen for changes, to follow jobs, to sweep, and to keep up with what tenants may do."""
-        self.tasks.start(self.watches.listen(), "changes")
-        self.tasks.start(self.follower.run(), "follower")
-        self.tasks.start(self.sweeper.run(), "sweeper")
-        self.tasks.start(self.policy.watch(), "policy")
+        self.background.start("changes", self.watches.listen)
+        self.background.start("follower", self.follower.run)
+        self.background.start("sweeper", self.sweeper.run)
+        self.background.start("policy", self.policy.watch)
 
     async def shutdown(self, grace: float) -> None:
         """Finish what is owned, for ``grace`` seconds at most; give back what was not dispatched; close everything."""
@@ -128,28 +136,33 @@ class Core:
         An engine that does not answer is no such reason: recorded results are there all the same, and what needs
         the engine says so.
         """
-        reasons = []
-        cause = ""
+        reasons, cause = await self._store_trouble()
         if self.stopping.is_set():
             reasons.append("The replica is stopping.")
-        try:
-            health = await asyncio.wait_for(self.store.health(), CHECK)
-            if health.maxmemory_policy not in (None, "noeviction"):
-                reasons.append(
-                    f"Redis may evict keys (maxmemory_policy is {health.maxmemory_policy}); set it to noeviction: "
-                    "an evicted claim would let a command run twice."
-                )
-        except StoreUnavailable as error:
-            reasons.append("Redis does not answer.")
-            cause = error.detail
-        except TimeoutError:
-            reasons.append("Redis does not answer.")
-            cause = f"Not within {CHECK:g} s."
+        if failing := self.background.failing():
+            reasons.append(f"What must run all the time goes on failing: {', '.join(failing)}; see this replica's log.")
         if reasons != self._unready:  # told once each time, with what is for operators only
             told = ("not ready: %s %s", " ".join(reasons), cause) if reasons else ("ready again",)
             log.warning(*told)
             self._unready = reasons
         return reasons
+
+    async def _store_trouble(self) -> tuple[list[str], str]:
+        """Why the store keeps this replica from its work, and what it said itself; empty: it does not."""
+        try:
+            async with asyncio.timeout(CHECK):
+                health, _ = await asyncio.gather(self.store.health(), self.store.check_writes())
+        except StoreUnavailable as error:
+            return [error.detail], " ".join(str(error.__cause__ or "").split())[:MOST_WORDS]
+        except TimeoutError:
+            return ["Redis did not answer in time."], f"Not within {CHECK:g} s."
+        if health.maxmemory_policy in (None, "noeviction"):
+            return [], ""
+        evicts = (
+            f"Redis may evict keys (maxmemory_policy is {health.maxmemory_policy}); set it to noeviction: "
+            "an evicted claim would let a command run twice."
+        )
+        return [evicts], ""
 
 
 def _replica_name() -> str:

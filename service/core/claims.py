@@ -176,10 +176,15 @@ class Claims:
     async def _renew(self, mine: Record) -> None:
         while True:
             await asyncio.sleep(self.lease / 3)
-            with contextlib.suppress(StoreUnavailable):
+            try:
                 ours, record = await self.store.renew(mine, lease=self.lease)
-                if not ours and (record is None or not record.state.pending or record.token != mine.token):
-                    return
+            except StoreUnavailable:
+                continue
+            except Exception as error:  # a lease that ends under its work lets another replica think it dead
+                log.error("the lease of %s was not renewed", mine.id, exc_info=error)
+                continue
+            if not ours and (record is None or not record.state.pending or record.token != mine.token):
+                return
 
     async def dispatch(self, mine: Record, body: bytes) -> tuple[bool, Record | None]:
         """Mark ``mine`` dispatched; True when its owner may send now. Only the owner's own work calls this, once.

@@ -17,7 +17,7 @@ import msgspec
 
 from service import errors
 from service.core import identity, pauses, records, rules
-from service.core.fence import RESERVED_VARIABLES
+from service.core.fence import reserved
 from service.core.problems import not_executed, refusal
 from service.core.records import SandboxClaim, SandboxRecord
 from service.core.states import ClaimState
@@ -77,7 +77,7 @@ class Creator:
             cpu=resources.cpu or DEFAULT_CPU,
             memory=resources.memory or DEFAULT_MEMORY,
             timeout=request.timeout or DEFAULT_TIMEOUT,
-            env=rules.sandbox_env(request.env, reserved=RESERVED_VARIABLES),
+            env=rules.sandbox_env(request.env, reserved=reserved),
             metadata=labels,
             volumes=self._mounts(owner),
         )

@@ -10,16 +10,22 @@ import base64
 import codecs
 import functools
 import re
+from collections.abc import Iterator
 
 import msgspec
 
 from service.core import opaque
+from service.core.room import PIECE
 from service.errors import InvalidRequest
 from service.messages import Encoding, JobState
 
 _FORM = re.compile(r"1\.([0-9]{1,18})\.([a-z_]{1,12})")
 END = "end"
 """Stands for the state where everything was handed out."""
+_LONGEST_CHARACTER = 4
+"""Bytes in UTF-8."""
+_TEXT_PIECE = PIECE // 3 * 3
+"""Bytes; base64 turns three into four characters."""
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -63,3 +69,22 @@ def text_of(data: bytes, encoding: Encoding, *, final: bool) -> tuple[str, int]:
     text = decoder.decode(data, final)
     pending = b"" if final else decoder.getstate()[0]
     return text, len(data) - len(pending)
+
+
+def whole_characters(data: bytes, encoding: Encoding, *, final: bool) -> int:
+    """How many bytes of ``data`` are shown (``text_of``)."""
+    if encoding is Encoding.BASE64 or final:
+        return len(data)
+    _, shown = text_of(end := data[-_LONGEST_CHARACTER:], encoding, final=False)
+    return len(data) - len(end) + shown
+
+
+def texts_of(data: bytes, encoding: Encoding) -> Iterator[str]:
+    """All of ``data`` as it is shown, a piece at a time."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for start in range(0, len(data), _TEXT_PIECE):
+        piece = data[start : start + _TEXT_PIECE]
+        if encoding is Encoding.BASE64:
+            yield base64.b64encode(piece).decode("ascii")
+        else:
+            yield decoder.decode(piece, start + _TEXT_PIECE >= len(data))

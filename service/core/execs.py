@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from service import errors
-from service.core import cursors, fence, records
+from service.core import cursors, fence, output, records
 from service.core.answers import Answer, ExecEvent
 from service.core.looking import token_of
 from service.core.problems import refusal
 from service.core.records import JobBody
+from service.core.room import UNBOUNDED, Share, of_output
 from service.core.states import ClaimState
 from service.core.submitting import Order
 from service.core.telemetry import Hop
@@ -40,7 +41,7 @@ PATIENCE = 30.0
 END_LOOKS = (0.0, 0.02, 0.1, 0.3)
 """Seconds before each look at an exec whose stream has ended; after them the follower goes on."""
 STREAM_LOST = "an engine's stream was lost"
-WAITING = 64 * 1024
+WAITING = 16 * 1024
 """Characters of live text that wait for a slow reader; then the reading of the stream waits for it."""
 STALLED = 5.0
 """Seconds for which it waits: execd says that a command runs for as long as its stream has text to give."""
@@ -99,42 +100,50 @@ class Execs:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def run(self, tenant: str, request: Exec, key: str | None) -> Answer[ExecResult]:
+    async def run(self, tenant: str, request: Exec, key: str | None, *, share: Share = UNBOUNDED) -> Answer[ExecResult]:
         """Run a short command once, and wait for its result.
 
-        Raises ``OutcomeUnknown`` where no id came or the deadline passed, and what a refusal means.
+        Raises ``OutcomeUnknown`` where no id came, the deadline passed, or ``share`` finds no room for the result, and
+        what a refusal means.
         """
         order = await self._order(tenant, request, key)
         record, replayed = await self._core.submitter.settle(order, self.send_alone)
-        result = await self._result(order, record, request.encoding or Encoding.UTF8)
+        with errors.replaying(replayed):
+            record = await self._over(order, record)
+            result = await self._result(order, record, request.encoding or Encoding.UTF8, share)
         return Answer(result, replayed, order.key)
 
-    async def stream(self, tenant: str, request: Exec, key: str | None) -> AsyncGenerator[ExecEvent]:
-        """The same, with the text as it comes; ``result`` has the outputs exactly as printed."""
+    async def stream(
+        self, tenant: str, request: Exec, key: str | None, *, share: Share = UNBOUNDED
+    ) -> AsyncGenerator[ExecEvent]:
+        """The same, with the text as it comes; ``result`` has the outputs exactly as printed.
+
+        Raises ``RateLimited``, before anything is run, where ``share`` finds no room for the text.
+        """
+        await share.hold(of_output(WAITING))
         order = await self._order(tenant, request, key)
         listener = Listener()
-        result: asyncio.Task[ExecResult] | None = None
+        over: asyncio.Task[Record] | None = None
         try:
             record, replayed = await self._core.submitter.settle(
                 order, lambda mine, body, spec: self._send(mine, body, spec, listener)
             )
             if not self._core.submitter.answers(record, order):
                 self._core.submitter.look_soon(record.id)
-            record = await self._core.jobs.found_out(record, order)
+            with errors.replaying(replayed):
+                record = await self._core.jobs.found_out(record, order)
             yield ExecEvent("start", ExecStart(command_id=record.id), replayed)
-            result = self._core.tasks.start(
-                self._result(order, record, request.encoding or Encoding.UTF8), f"result {record.id}"
-            )
-            async with contextlib.aclosing(self._live(listener, result)) as events:
+            over = self._core.tasks.start(self._over(order, record), f"result {record.id}")
+            async with contextlib.aclosing(self._live(listener, over)) as events:
                 async for event in events:
                     yield event
-            yield ExecEvent("result", await result)
+            yield ExecEvent("result", await self._result(order, await over, request.encoding or Encoding.UTF8, share))
         finally:
             listener.leave()
-            if result is not None:
-                result.cancel()
+            if over is not None:
+                over.cancel()
 
-    async def _live(self, listener: Listener, result: asyncio.Task[ExecResult]) -> AsyncGenerator[ExecEvent]:
+    async def _live(self, listener: Listener, result: asyncio.Task[Record]) -> AsyncGenerator[ExecEvent]:
         over = False
         while not over:
             known = result.done()
@@ -206,7 +215,8 @@ class Execs:
         told = {"hop": hop, "cause": error.cause, "age": round(age, 3), "silence": round(silence, 3)}
         log.warning("an engine's stream was lost: %s", told, extra={"fields": {"message": STREAM_LOST, **told}})
 
-    async def _result(self, order: Order, record: Record, encoding: Encoding) -> ExecResult:
+    async def _over(self, order: Order, record: Record) -> Record:
+        """The record once the command is over. Raises ``OutcomeUnknown`` where that is not known in time."""
         if record.state is not ClaimState.ACCEPTED:  # what is accepted is compared when it is over
             record = await self._core.jobs.found_out(record, order)
         if record.state is not ClaimState.CLOSED:
@@ -225,7 +235,20 @@ class Execs:
                 sandbox_id=body.sandbox_id,
                 retryable=order.keyed and body.state is not JobState.LOST,
             )
-        streams, lost = await self._core.jobs.streams(record, body)
+        return record
+
+    async def _result(self, order: Order, record: Record, encoding: Encoding, share: Share) -> ExecResult:
+        body = records.job_body(record)
+        try:
+            streams, lost = await self._core.jobs.streams(record, body, share=share)
+        except errors.RateLimited as error:  # "nothing was done" would be wrong here: the command ran
+            raise errors.OutcomeUnknown(
+                "The command is over; there is no room for its result now, which is kept.",
+                command_id=record.id,
+                sandbox_id=body.sandbox_id,
+                retry_after=error.retry_after,
+                retryable=order.keyed,
+            ) from error
         return ExecResult(
             command_id=record.id,
             exit_code=body.exit_code,
@@ -233,5 +256,6 @@ class Execs:
             stdout=cursors.text_of(streams.get("stdout", b""), encoding, final=True)[0],
             stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
             truncated=body.truncated or lost,
+            skipped_bytes=output.skipped_bytes(body, streams),
             duration=max(0.0, (body.finished_at or 0.0) - (body.started_at or body.finished_at or 0.0)),
         )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 
 from service.core import fence_scripts as scripts
+from service.core import startup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,10 +37,10 @@ SCRIPT_VARIABLE = "ONCEBOX_FENCE"
 
 It is the script's only scratch variable as well (the rest are positional parameters): any other name could be
 one that the caller exports, and would reach the caller's command changed.
+
+With a number behind it, it carries a startup variable, ``name=value``.
 """
 
-RESERVED_VARIABLES = frozenset({COMMAND_VARIABLE, SCRIPT_VARIABLE})
-"""Names that a caller's own environment can't use: both are unset before the caller's command starts."""
 
 NOTHING_RAN = 113
 """The exit code of a wrapper that ran nothing. It opens a question where the marker could not be written (a full disk),
@@ -49,6 +50,7 @@ and proves nothing: a command may end with it too.
 MESSAGE_LIFETIME = 3600
 """Seconds after which no copy of a submission can still arrive; far above every deadline on its way."""
 
+_RESERVED = re.compile(f"{SCRIPT_VARIABLE}(_[0-9]+)?")
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _SHOWN = 4096
 """Bytes of a fence that a text prints. An honest one has some 200."""
@@ -136,6 +138,11 @@ End = Literal["gone", "ended", "not_ours", "error"]
 """``gone``: no process carries the token. ``not_ours``: nor does the one that has the noted pid now."""
 
 
+def reserved(name: str) -> bool:
+    """Whether a caller's own environment can't use a name: these are unset before the caller's command starts."""
+    return name == COMMAND_VARIABLE or _RESERVED.fullmatch(name) is not None
+
+
 def boot_path(directory: str) -> str:
     """The boot mark's file (`parse_boot`): one ranged read tells the mark, and that the daemon is alive."""
     return f"{_directory(directory)}/boot"
@@ -158,32 +165,43 @@ def wrapper(
     fingerprint: str,
     boot: str | None,
     timeout: int,
+    inherited: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, str]]:
     """What to send to execd so that ``command`` runs once under ``token``: the text, and the environment.
 
     ``boot`` is the mark's text as read before the dispatch; None (no mark can be made) runs the command
     without a fence, and nothing at all where there is a mark by then. ``timeout`` (seconds) is noted for
-    whoever finds the job by its fence. The exit code is the command's, 128 + n for signal n.
-    Where nothing was run it is `NOTHING_RAN`, and the marker is printed (`parse_marker`).
+    whoever finds the job by its fence. ``inherited``: the daemon's own startup variables, which ``env`` overrides.
+    The exit code is the command's, 128 + n for signal n. Where nothing was run it is `NOTHING_RAN`, and the marker is
+    printed (`parse_marker`).
     """
     make, note = "", ""
     if boot is not None:
         make, note = scripts.MAKE + scripts.COMPARE + scripts.FILL, scripts.NOTE
+    kept = startup.acting({**(inherited or {}), **env})
+    carriers = {f"{SCRIPT_VARIABLE}_{number}": f"{name}={kept[name]}" for number, name in enumerate(kept)}
+    settable = [f'"${carrier}"' for carrier, name in zip(carriers, kept, strict=True) if startup.settable(name)]
     script = _filled(
-        f"{scripts.BEGIN}{scripts.COMPARE}{make}{scripts.RUN}{note}exit $2\n",
+        f"{scripts.BEGIN}{scripts.COMPARE}{make}{scripts.PREPARE}{_run(kept)}{note}exit $2\n",
         FENCE=shlex.quote(fence_path(directory, token)),
         BOOT=shlex.quote(boot or ""),
         FINGERPRINT=shlex.quote(fingerprint),
         TIMEOUT=str(timeout),
         NOTHING=str(NOTHING_RAN),
+        CARRIERS=" ".join(carriers),
+        KEPT=" ".join(f'"${name}"' for name in carriers),
+        EXPORT=f"export {' '.join(settable)}" if settable else ":",
     )
-    sent = {**env, COMMAND_VARIABLE: command}
-    if env.get("BASH_ENV"):  # bash would run it in the wrapper too
-        sent["BASH_ENV"] = ""
-        script = f"export BASH_ENV={shlex.quote(env['BASH_ENV'])}\n{script}"
-    sent[SCRIPT_VARIABLE] = script
+    sent = {**env, **dict.fromkeys(kept, ""), **carriers, COMMAND_VARIABLE: command, SCRIPT_VARIABLE: script}
     # The token is in the text: a status read shows it, and the process's command line carries it.
     return f': {_token(token)};eval "${{{SCRIPT_VARIABLE}:?}}"', sent
+
+
+def _run(kept: Mapping[str, str]) -> str:
+    """How the caller's shell is started: with these startup variables."""
+    if not kept:
+        return scripts.RUN
+    return scripts.RUN_EXPORTED if all(map(startup.settable_in_bash, kept)) else scripts.RUN_WITH_ENV
 
 
 # -- our own small commands
@@ -346,7 +364,7 @@ def parse_look(text: str) -> Look:
     tags = _tagged(text)
     boot, start = _mark(tags)
     found = tags.get("found")
-    pids = None if found is None else tuple(int(pid) for pid in found.split() if pid.isdigit())
+    pids = None if found is None else tuple(int(pid) for pid in found.split() if re.fullmatch(r"[0-9]{1,10}", pid))
     return Look(boot, start, pids, _shown(text))
 
 

@@ -1,7 +1,7 @@
 """The shell texts of `service.core.fence`, which fills in what stands between two ``@``. All POSIX sh."""
 
-# -- the wrapper: BEGIN, COMPARE, MAKE, COMPARE, FILL, RUN, NOTE, by `eval` of what ONCEBOX_FENCE holds; without a
-# -- mark BEGIN, COMPARE, RUN
+# -- the wrapper: BEGIN, COMPARE, MAKE, COMPARE, FILL, PREPARE, a RUN, NOTE, by `eval` of what ONCEBOX_FENCE holds;
+# -- without a mark BEGIN, COMPARE, PREPARE, a RUN
 
 # $1 becomes the fence, $2 the output's path, $3 the caller's command. The substitution with readlink comes before
 # any redirection: busybox runs readlink inside the shell. Only regular builtins (true, read, printf) stand before
@@ -36,16 +36,36 @@ printf 'fp=%s\ntimeout=%s\npid=%s\nlog=%s\n' @FINGERPRINT@ @TIMEOUT@ $$ "$2" 2>/
 # not an ignore, which is inherited, lets the wrapper outlive the command's own trap: execd kills the group when the
 # first process ends. stderr is put aside for the shell's own "Killed"; `(exec ...)` because dash applies a command's
 # redirections in the waiting shell.
-RUN = r"""
+PREPARE = r"""
 unset ONCEBOX_FENCE ONCEBOX_COMMAND
 set -- "$1" "$3" "$0"
 if command -v shopt >/dev/null && [ -e /proc/$$/exe ]; then set -- "$1" "$2" "-a $0 /proc/$$/exe"
 elif command -v "$0" >/dev/null; then :
 elif command -v '[[' >/dev/null; then set -- "$1" "$2" "-a $0 /proc/$$/exe"
-else set -- "$1" "$2" "/bin/$0"; fi
+else set -- "$1" "$2" "/bin/$0" "$0"; fi
 ! command -v '[[' >/dev/null || SHLVL=$((SHLVL - 1))
 trap : HUP INT TERM; exec 3>&2 2>/dev/null
-(exec $3 -c "$2" 2>&3 3>&-); set -- "$1" $?
+"""
+
+RUN = r"""
+(exec $3 -c "$2" ${4+"$4"} 2>&3 3>&-); set -- "$1" $?
+"""
+
+# With startup variables as they were. The carriers are the caller's no more than our other two variables.
+RUN_EXPORTED = r"""
+(@EXPORT@; unset @CARRIERS@; exec $3 -c "$2" ${4+"$4"} 2>&3 3>&-); set -- "$1" $?
+"""
+
+# Functions and options are bash's alone, and bash sets none that way: `env` does, which knows no `-a`, so the shell is
+# the one that PATH leads to, where that is this one, else this one under another path. Other shells drop functions
+# from what they inherit, and take those names of options for any others.
+RUN_WITH_ENV = r"""
+(if command -v shopt >/dev/null; then
+set -- "$0" -c "$2"
+[ ! -e /proc/$$/exe ] || [ "$(command -v "$0")" -ef /proc/$$/exe ] || set -- /proc/$$/exe -c "$3" "$0"
+set -- "$(command -v env || echo /usr/bin/env)" @KEPT@ "$@"
+else @EXPORT@; set -- $3 -c "$2" ${4+"$4"}; fi
+unset @CARRIERS@; exec "$@" 2>&3 3>&-); set -- "$1" $?
 """
 
 # On a line of its own, whatever a full disk left of the lines before. A failure costs the note, not the run.

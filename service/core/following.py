@@ -165,7 +165,7 @@ class Follower:
     def _neglected(record: Record) -> bool:
         """Nobody looked for so long that the job can't be listed as active any more: Redis lost that list alone."""
         body = records.job_body(record)
-        last = max(body.looked_at, body.dispatched_at or 0.0, body.submitted_at)
+        last = max(body.looked_at, body.dispatched_at or 0.0, body.submitted_at or 0.0)
         return record.now / 1000 - last > NEGLECTED
 
     def delay(self, record: Record, state: ClaimState, body: JobBody) -> float:
@@ -206,8 +206,10 @@ class Follower:
     async def sandbox_ended(self, sandbox_id: str) -> None:
         """The sandbox is gone: so are its jobs."""
         for id in await self._store.active_of(sandbox_id):
-            with contextlib.suppress(StoreUnavailable):
+            try:
                 await self.look(id)
                 record = await self._store.get(id)
                 if record is not None and record.state.settled and record.state.active:
                     await self._core.looker.gone(record)
+            except Exception as error:  # the others have ended just as much
+                log.error("job %s, whose sandbox is gone, could not be closed", id, exc_info=error)

@@ -111,6 +111,17 @@ def _from_base64(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
+_ATTEMPT = re.compile(r"[1-9][0-9]{0,3}")
+
+
+def parse_attempt(text: str) -> int | None:
+    """The number of an attempt that stands in a label or in a list; None for anything else ("²" is no digit of ours).
+
+    At most 9999: no key is tried as often, and who walks through attempts must come to an end.
+    """
+    return int(text) if _ATTEMPT.fullmatch(text) else None
+
+
 def fence_token(ref: str, attempt: int) -> str:
     """Name the fence of one attempt. It tells nothing about the caller's key."""
     return _hash("fence", ref, str(attempt))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from service import errors
-from service.core import cursors, identity, opaque, records, rules
-from service.core.answers import Answer, Event, RawOutput
+from service.core import cursors, identity, opaque, output, records, rules
+from service.core.answers import Answer, Event, OutputPage, RawOutput
 from service.core.cursors import END, Cursor
 from service.core.reading import Chunk
 from service.core.records import JobBody, matches
+from service.core.room import ESCAPED, PATIENCE, ROW, UNBOUNDED, Share
 from service.core.states import ClaimState
 from service.messages import (
     DEFAULT_CHUNK,
+    MAX_BODY,
     Encoding,
     ExecJobOutput,
     Job,
@@ -27,11 +30,13 @@ from service.messages import (
     OutputEvent,
     SubmitJob,
 )
-from service.ports.store import JobRow, Record
+from service.ports.store import JobRow, Record, Unreadable
 
 if TYPE_CHECKING:
     from service.core.app import Core
     from service.core.submitting import Order
+
+log = logging.getLogger("oncebox.jobs")
 
 DEFAULT_TIMEOUT = 3600
 UNKNOWN_WAIT = 3.0
@@ -44,7 +49,7 @@ LOOKED_AT = 1000
 """Records that one list request looks at."""
 STORE_PATIENCE, STORE_RETRY = 5.0, 0.25
 """Seconds for which a long poll waits for a store that is away, and between two tries."""
-EVENT_CHUNK = 256 * 1024
+EVENT_CHUNK = 64 * 1024
 
 _TOKEN = re.compile(r"([0-9]{1,16}) (cmd_[A-Za-z0-9_-]+)")
 
@@ -66,7 +71,8 @@ class Jobs:
         submitter = self._core.submitter
         order = await submitter.order(tenant, request, key, timeout=request.timeout or DEFAULT_TIMEOUT)
         record, replayed = await submitter.settle(order, submitter.send_job)
-        record = await self.found_out(record, order)
+        with errors.replaying(replayed):
+            record = await self.found_out(record, order)
         return Answer(records.job_view(record), replayed, order.key)
 
     async def found_out(self, record: Record, order: Order) -> Record:
@@ -133,16 +139,22 @@ class Jobs:
         timeout: int | None = None,
         encoding: Encoding = Encoding.UTF8,
         full: bool = False,
-    ) -> JobOutput | ExecJobOutput:
-        """The job and its output from ``cursor``; with ``wait``, as soon as there is something new."""
+        share: Share = UNBOUNDED,
+    ) -> OutputPage:
+        """The job and its output from ``cursor``; with ``wait``, as soon as there is something new.
+
+        Raises ``RateLimited`` where ``share`` finds no room for it.
+        """
         place = cursors.parse(cursor)
         record = await self._timed(await self._find_patiently(tenant, command_id, wait), timeout)
         record = await self._core.follower.refreshed(record)
-        page = await self._page(record, place, limit, encoding)
+        page = await self._page(record, place, limit, encoding, share)
         if wait > 0 and place is not None and not _news(page, place):
-            page = await self._news_within(record, place, limit, encoding, wait)
-        if full and page.command:  # a job that was found by its fence shows none: what is kept may be another request's
-            page.command = await self._whole_command(command_id) or page.command
+            page = await self._news_within(record, place, limit, encoding, wait, share)
+        # A job that was found by its fence shows no command: what is kept may be another request's.
+        if full and page.job.command:
+            await share.add(MAX_BODY)
+            page.job.command = await self._whole_command(command_id) or page.job.command
         return page
 
     async def _find_patiently(self, tenant: str, command_id: str, wait: float) -> Record:
@@ -171,14 +183,14 @@ class Jobs:
         return self._core.submitter.command_of(kept) if kept is not None else None
 
     async def _news_within(
-        self, record: Record, place: Cursor, limit: int, encoding: Encoding, wait: float
-    ) -> JobOutput | ExecJobOutput:
+        self, record: Record, place: Cursor, limit: int, encoding: Encoding, wait: float, share: Share
+    ) -> OutputPage:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         async with self._core.watches.of(record.id) as watch:
             while True:
                 record = watch.record or record
-                page = await self._page(record, place, limit, encoding)
+                page = await self._page(record, place, limit, encoding, share)
                 left = deadline - loop.time()
                 if _news(page, place) or left <= 0 or self._core.stopping.is_set():
                     return page
@@ -186,23 +198,21 @@ class Jobs:
                     await watch.change(left)
 
     async def _page(
-        self, record: Record, place: Cursor | None, limit: int, encoding: Encoding
-    ) -> JobOutput | ExecJobOutput:
+        self, record: Record, place: Cursor | None, limit: int, encoding: Encoding, share: Share
+    ) -> OutputPage:
         body = records.job_body(record)
         if body.kind == "exec":
-            return await self._exec_page(record, body, encoding)
-        chunk = await self._core.reader.chunk(record, body, place.offset if place else 0, limit)
-        text, used = cursors.text_of(chunk.data, encoding, final=chunk.last)
+            return OutputPage(await self._exec_page(record, body, encoding, share))
+        chunk = await self._core.reader.chunk(record, body, place.offset if place else 0, limit, share=share)
+        used = cursors.whole_characters(chunk.data, encoding, final=chunk.last)
         if not used and len(chunk.data) == limit:
-            wider = await self._core.reader.chunk(record, body, chunk.start, limit + 3)
-            text, used = cursors.text_of(wider.data, encoding, final=wider.last)
-            chunk = wider
+            chunk = await self._core.reader.chunk(record, body, chunk.start, limit + 3, share=share)
+            used = cursors.whole_characters(chunk.data, encoding, final=chunk.last)
         state = records.job_state(record, body)
         after = chunk.start + used
         over = chunk.last and after >= chunk.end
-        return JobOutput(
+        job = JobOutput(
             **records.job_fields(record, body),  # type: ignore[arg-type]
-            output=text,
             encoding=encoding,
             cursor=None if over else Cursor(after, state.value).encode(),
             replace=chunk.replace,
@@ -211,10 +221,11 @@ class Jobs:
             more=not over and chunk.ok and _known(record, body) > chunk.end,
             skipped_bytes=chunk.skipped,
         )
+        return OutputPage(job, chunk.data[:used])
 
-    async def _exec_page(self, record: Record, body: JobBody, encoding: Encoding) -> ExecJobOutput:
+    async def _exec_page(self, record: Record, body: JobBody, encoding: Encoding, share: Share) -> ExecJobOutput:
         over = record.state is ClaimState.CLOSED or record.state.failed
-        streams, lost = await self.streams(record, body) if over else ({}, False)
+        streams, lost = await self.streams(record, body, share=share) if over else ({}, False)
         state = records.job_state(record, body)
         return ExecJobOutput(
             **records.job_fields(record, body),  # type: ignore[arg-type]
@@ -222,21 +233,37 @@ class Jobs:
             stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
             encoding=encoding,
             truncated=body.truncated or lost,
+            skipped_bytes=output.skipped_bytes(body, streams) if over else 0,
             cursor=None if over else Cursor(0, state.value).encode(),
             logs_ok=body.logs_ok,
             output_complete=over and (body.output_complete or record.state.failed) and not lost,
         )
 
-    async def streams(self, record: Record, body: JobBody) -> tuple[Mapping[str, bytes], bool]:
-        """The recorded outputs of an exec that is over, and whether they had to go for the budget."""
+    async def streams(
+        self, record: Record, body: JobBody, *, share: Share = UNBOUNDED, patience: float | None = PATIENCE
+    ) -> tuple[Mapping[str, bytes], bool]:
+        """The recorded outputs of an exec that is over, and whether they had to go for the budget.
+
+        Raises ``RateLimited`` after ``patience`` seconds without room.
+        """
+        most = 2 * ESCAPED * self._core.settings.record_output
+        await share.hold(min(most, self._core.room.capacity // 4), patience=patience)
         kept = await self._store.streams(record.id)
+        share.shrink(ESCAPED * sum(len(data) for data in (kept or {}).values()))
         ran = record.state is ClaimState.CLOSED and (body.engine_id or body.log) is not None
         return kept or {}, kept is None and ran
 
-    async def raw(self, tenant: str, command_id: str, *, range: tuple[int | None, int | None] | None) -> RawOutput:
-        """The raw bytes of a job's output, streamed. Raises ``RangeNotSatisfiable``."""
+    async def raw(
+        self,
+        tenant: str,
+        command_id: str,
+        *,
+        range: tuple[int | None, int | None] | None,
+        share: Share = UNBOUNDED,
+    ) -> RawOutput:
+        """The raw bytes of a job's output, streamed. Raises ``RangeNotSatisfiable``, ``RateLimited``."""
         record = await self._core.follower.refreshed(await self.find(tenant, command_id))
-        return await self._core.reader.raw(record, range)
+        return await self._core.reader.raw(record, range, share=share)
 
     # -- events
 
@@ -246,9 +273,18 @@ class Jobs:
         return place is not None and place.seen == END
 
     async def events(
-        self, tenant: str, command_id: str, *, cursor: str | None = None, encoding: Encoding = Encoding.UTF8
+        self,
+        tenant: str,
+        command_id: str,
+        *,
+        cursor: str | None = None,
+        encoding: Encoding = Encoding.UTF8,
+        share: Share = UNBOUNDED,
     ) -> AsyncIterator[Event]:
-        """Output, states and the end, as they come; ends without ``end`` when the replica stops."""
+        """Output, states and the end, as they come; ends without ``end`` when the replica stops.
+
+        Output waits for as long as ``share`` finds no room for it.
+        """
         place = cursors.parse(cursor) or Cursor()
         record = await self._core.follower.refreshed(await self.find(tenant, command_id))
         async with self._core.watches.of(command_id) as watch:
@@ -259,7 +295,7 @@ class Jobs:
                 if not place.saw(state):
                     place = Cursor(place.offset, state.value)
                     yield Event("state", place.encode(), records.job_view(record))
-                chunk = await self._events_chunk(record, body, place)
+                chunk = await self._events_chunk(record, body, place, share)
                 text, used = cursors.text_of(chunk.data, encoding, final=chunk.last)
                 if text or chunk.skipped or chunk.replace:
                     place = Cursor(chunk.start + used, state.value)
@@ -268,16 +304,18 @@ class Jobs:
                         place.encode(),
                         OutputEvent(output=text, encoding=encoding, replace=chunk.replace, skipped_bytes=chunk.skipped),
                     )
+                    share.close()  # the caller has taken it
                 if chunk.last and chunk.start + used >= chunk.end:
                     yield Event("end", Cursor(place.offset, END).encode(), records.job_view(record))
                     return
-                if not text and (watch.record is None or watch.record.revision == record.revision):
+                seen = watch.record is None or watch.record.revision == record.revision
+                if not text and seen and not self._core.stopping.is_set():  # it may have been set during the read
                     await watch.change(10.0)
 
-    async def _events_chunk(self, record: Record, body: JobBody, place: Cursor) -> Chunk:
+    async def _events_chunk(self, record: Record, body: JobBody, place: Cursor, share: Share) -> Chunk:
         if body.kind == "exec":
             return Chunk(0, last=record.state is ClaimState.CLOSED or record.state.failed)
-        return await self._core.reader.chunk(record, body, place.offset, EVENT_CHUNK)
+        return await self._core.reader.chunk(record, body, place.offset, EVENT_CHUNK, share=share, patience=None)
 
     # -- list
 
@@ -290,22 +328,27 @@ class Jobs:
         metadata: Mapping[str, str],
         page_size: int,
         page_token: str | None,
+        share: Share = UNBOUNDED,
     ) -> JobPage:
-        """Newest first. Pages neither repeat nor skip while jobs come; one request looks at ``LOOKED_AT`` records."""
+        """Newest first. Pages neither repeat nor skip while jobs come; one request looks at ``LOOKED_AT`` records.
+
+        Raises ``RateLimited`` where ``share`` finds no room.
+        """
         metadata = rules.metadata_filter(metadata)
         before = _parse_token(page_token)
         items: list[Job] = []
         looked = 0
         at_once = LIST_READ if states or metadata else min(page_size, LIST_READ)
+        await share.hold((at_once + page_size) * ROW)
         while True:
             rows = await self._store.jobs(
                 tenant=tenant, sandbox_id=sandbox_id, before=before, limit=min(at_once, LOOKED_AT - looked)
             )
-            for row, record in zip(rows, await self._store.get_many([row.command_id for row in rows]), strict=True):
+            for row, record in zip(rows, await self._store.get_readable([row.command_id for row in rows]), strict=True):
                 before = row
                 looked += 1
-                if record is not None and _wanted(record, tenant, states, metadata):
-                    items.append(records.job_view(record))
+                if (job := self._listed(record, tenant, states, metadata)) is not None:
+                    items.append(job)
                     if len(items) == page_size:
                         return JobPage(items=items, next_page_token=_token(row))
                 elif record is None and await self._store.now() - row.at > 60_000:
@@ -315,6 +358,21 @@ class Jobs:
                 return JobPage(items=items)
             if looked >= LOOKED_AT and before is not None:
                 return JobPage(items=items, next_page_token=_token(before))
+
+    def _listed(
+        self, record: Record | Unreadable | None, tenant: str, states: set[JobState], metadata: Mapping[str, str]
+    ) -> Job | None:
+        """The job as a list shows it; None: it is not to be shown. One that can't be read is left out, and counted."""
+        if record is None:
+            return None
+        try:
+            if not isinstance(record, Unreadable):
+                return records.job_view(record) if _wanted(record, tenant, states, metadata) else None
+        except errors.StoreUnavailable:
+            pass
+        log.warning("job %s is left out of a list: its record can't be read", record.id)
+        self._core.telemetry.unreadable()
+        return None
 
     # -- cancel
 
@@ -343,10 +401,11 @@ def _tells(record: Record) -> bool:
     return record.state.confirmed or record.state is ClaimState.UNKNOWN
 
 
-def _news(page: JobOutput | ExecJobOutput, place: Cursor) -> bool:
-    if page.cursor is None or not place.saw(page.state):
+def _news(page: OutputPage, place: Cursor) -> bool:
+    job = page.job
+    if job.cursor is None or not place.saw(job.state):
         return True
-    return isinstance(page, JobOutput) and bool(page.output or page.skipped_bytes or page.replace)
+    return isinstance(job, JobOutput) and bool(page.data or job.skipped_bytes or job.replace)
 
 
 def _known(record: Record, body: JobBody) -> int:

@@ -6,6 +6,7 @@ the last item's place in that order, so that a page neither repeats nor skips wh
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ from service.ports.engine import EngineError, SandboxInfo
 
 if TYPE_CHECKING:
     from service.core.app import Core
+
+log = logging.getLogger("oncebox.sandboxes")
 
 ENGINE_PAGE = 200
 LOOKED_AT = 1000
@@ -60,7 +63,9 @@ async def sandboxes(
         except EngineError as error:
             raise refusal(error) from error
         looked += ENGINE_PAGE
-        more = listing.has_next and bool(listing.items)
+        more = listing.has_next and bool(listing.items or listing.left_out)
+        for _ in range(listing.left_out):
+            core.telemetry.unreadable()
         ready, held = _parted([*held, *listing.items], whole=not more)
         for info in ready:
             if after is not None and _order(info) >= (after.created, after.id):
@@ -95,9 +100,14 @@ def _parted(items: list[SandboxInfo], *, whole: bool) -> tuple[list[SandboxInfo]
 
 
 async def _view(core: Core, tenant: str, info: SandboxInfo) -> Sandbox | None:
-    """None: the labels say that it is this tenant's, and what is remembered of it says otherwise."""
+    """None: the labels say that it is this tenant's, and what is remembered of it says otherwise, or can't be read."""
     raw = await core.store.get_sandbox(info.id)
-    known = records.sandbox_record(raw) if raw is not None else None
+    try:
+        known = records.sandbox_record(raw) if raw is not None else None
+    except errors.StoreUnavailable:
+        log.warning("sandbox %s is left out of a list: its record can't be read", info.id)
+        core.telemetry.unreadable()
+        return None
     if known is not None and known.tenant != tenant:
         return None
     ready = known is not None and known.ready and info.state is SandboxState.RUNNING

@@ -185,7 +185,7 @@ class Looker:
             try:
                 status = await self._engine.status(body.sandbox_id, body.engine_id)
             except CommandMissing:
-                if record.now / 1000 - (body.dispatched_at or body.submitted_at) < UNKNOWN_YET:
+                if record.now / 1000 - (body.dispatched_at or body.submitted_at or 0.0) < UNKNOWN_YET:
                     return None, body
             else:
                 return await self._by_status(record, body, status)
@@ -214,7 +214,8 @@ class Looker:
         body = learnt(body, look.fence)
         code = look.fence.exit_code if look.fence is not None else None
         if code is not None:
-            body = msgspec.structs.replace(body, finished_at=now)
+            # A run that was found again may have ended long ago, and the fence does not tell when.
+            body = msgspec.structs.replace(body, finished_at=now if body.submitted_at is not None else None)
             return endings.by_fence(code, cancel=record.cancel, interrupted=body.interrupted), body
         overdue = body.timeout > 0 and now > records.deadline(body)
         if look.alive:
@@ -263,7 +264,11 @@ class Looker:
         read = await output.read_streams(self._engine, body, keep=self._settings.record_output)
         await self._store.put_streams(record.id, read.streams, ttl=self._settings.retention)
         return msgspec.structs.replace(
-            body, truncated=read.truncated, output_complete=body.state is not None and read.whole, logs_ok=True
+            body,
+            truncated=read.truncated,
+            printed=read.printed,
+            output_complete=body.state is not None and read.whole,
+            logs_ok=True,
         )
 
     def _drained_long_enough(self, record: Record, body: JobBody) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from service.core import endings
@@ -44,7 +46,8 @@ async def read_range(engine: Engine, body: JobBody, offset: int, length: int) ->
     except FileMissing:
         if body.log is not None or body.engine_id is None or body.by_fence:
             raise
-        return await engine.log(body.sandbox_id, body.engine_id, offset)
+        got = await engine.log(body.sandbox_id, body.engine_id, offset)
+        return msgspec.structs.replace(got, data=got.data[:length])
 
 
 async def read_ends(engine: Engine, body: JobBody, length: int) -> tuple[bytes, bool]:
@@ -112,11 +115,15 @@ def _reading(
 
 
 class Streams(msgspec.Struct, frozen=True):
-    """An exec's two outputs. ``truncated``: not all of them. ``whole``: neither file was gone."""
+    """An exec's two outputs. ``truncated``: not all of them. ``whole``: neither file was gone.
+
+    ``printed``: bytes of both together, without those of a file that was gone.
+    """
 
     streams: dict[str, bytes]
     truncated: bool
     whole: bool
+    printed: int
 
 
 async def read_streams(engine: Engine, body: JobBody, *, keep: int) -> Streams:
@@ -125,10 +132,11 @@ async def read_streams(engine: Engine, body: JobBody, *, keep: int) -> Streams:
     Raises ``EngineError``.
     """
     streams: dict[str, bytes] = {}
-    truncated, whole = False, True
+    truncated, whole, printed = False, True, 0
     for name, path in stream_paths(engine, body).items():
         try:
             got = await engine.read_file(body.sandbox_id, path, 0, keep)
+            printed += got.size
             if got.size > keep:
                 truncated = True
                 got = await engine.read_file(body.sandbox_id, path, got.size - keep, keep)
@@ -136,7 +144,12 @@ async def read_streams(engine: Engine, body: JobBody, *, keep: int) -> Streams:
             streams[name], truncated, whole = b"", True, False
         else:
             streams[name] = got.data
-    return Streams(streams, truncated, whole)
+    return Streams(streams, truncated, whole, printed)
+
+
+def skipped_bytes(body: JobBody, streams: Mapping[str, bytes]) -> int:
+    """How much of what an exec has printed is not in ``streams``."""
+    return max(0, body.printed - sum(map(len, streams.values())))
 
 
 def stream_paths(engine: Engine, body: JobBody) -> dict[str, str]:

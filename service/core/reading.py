@@ -16,6 +16,7 @@ from service import errors
 from service.core import output, records
 from service.core.answers import RawOutput
 from service.core.records import JobBody
+from service.core.room import PATIENCE, PIECE, UNBOUNDED, Share, of_output
 from service.core.states import ClaimState
 from service.ports.engine import EngineError, FileMissing, SandboxMissing
 from service.ports.store import Record
@@ -23,7 +24,7 @@ from service.ports.store import Record
 if TYPE_CHECKING:
     from service.core.app import Core
 
-RAW_CHUNK = 1024 * 1024
+RAW_CHUNK = 256 * 1024
 """Bytes of one read of a raw download."""
 
 EXTENT = 5.0
@@ -49,28 +50,57 @@ class Chunk(msgspec.Struct, frozen=True):
         return self.start + len(self.data)
 
 
+class _Reading:
+    """One reading, and how many wait for it."""
+
+    def __init__(self, task: asyncio.Task[Chunk]) -> None:
+        self.task = task
+        self.users = 0
+
+
 class Reader:
     """Reads output for callers, on one replica."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._under_way: dict[tuple[str, int, int, int], asyncio.Task[Chunk]] = {}
+        self._under_way: dict[tuple[str, int, int, int], _Reading] = {}
 
-    async def chunk(self, record: Record, body: JobBody, offset: int, limit: int) -> Chunk:
-        """At most ``limit`` bytes from ``offset``; callers at the same place share one reading."""
+    async def chunk(
+        self,
+        record: Record,
+        body: JobBody,
+        offset: int,
+        limit: int,
+        *,
+        share: Share = UNBOUNDED,
+        patience: float | None = PATIENCE,
+    ) -> Chunk:
+        """At most ``limit`` bytes from ``offset``, once ``share`` has room. Callers at one place share one reading.
+
+        Raises ``RateLimited`` after ``patience`` seconds without room.
+        """
         if not record.state.settled or record.state.failed:
             return Chunk(offset, last=record.state.failed)
         closed = record.state is ClaimState.CLOSED
         known = max(body.end, body.size) if not closed else body.end
         if offset >= known:
             return Chunk(offset, ok=body.logs_ok or closed, last=closed)
+        await share.hold(of_output(min(limit, known - offset)), patience=patience)
         place = (record.id, record.revision, offset, limit)
-        task = self._under_way.get(place)
-        if task is None:
-            task = self._core.tasks.start(self._chunk(record, body, offset, limit, known), f"read {record.id}")
-            self._under_way[place] = task
-            task.add_done_callback(lambda _: self._under_way.pop(place, None))
-        return await asyncio.shield(task)
+        reading = self._under_way.get(place)
+        if reading is None:
+            work = self._chunk(record, body, offset, limit, known)
+            reading = self._under_way[place] = _Reading(self._core.tasks.start(work, f"read {record.id}"))
+        reading.users += 1
+        try:
+            chunk = await asyncio.shield(reading.task)
+        finally:
+            reading.users -= 1
+            if not reading.users:  # nobody wants it any more
+                del self._under_way[place]
+                reading.task.cancel()
+        share.shrink(of_output(len(chunk.data)))
+        return chunk
 
     async def _chunk(self, record: Record, body: JobBody, offset: int, limit: int, known: int) -> Chunk:
         closed = record.state is ClaimState.CLOSED
@@ -109,10 +139,12 @@ class Reader:
     def _found(start: int, data: bytes, closed: bool, known: int) -> Chunk:
         return Chunk(start, data, last=closed and start + len(data) >= known)
 
-    async def raw(self, record: Record, wanted: tuple[int | None, int | None] | None) -> RawOutput:
+    async def raw(
+        self, record: Record, wanted: tuple[int | None, int | None] | None, *, share: Share = UNBOUNDED
+    ) -> RawOutput:
         """Bytes of the whole output, streamed. ``wanted``: first and last byte, or (None, n) for the last n.
 
-        Raises ``RangeNotSatisfiable``, ``EngineUnavailable``.
+        Raises ``RangeNotSatisfiable``, ``EngineUnavailable``, ``RateLimited``.
         """
         body = records.job_body(record)
         closed = record.state is ClaimState.CLOSED
@@ -127,6 +159,7 @@ class Reader:
                 )
                 refusal.size = size
                 raise refusal
+        await share.hold(min(RAW_CHUNK, end - start) + PIECE)
         return RawOutput(
             start=start,
             end=end,

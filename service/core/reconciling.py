@@ -184,16 +184,18 @@ class Reconciler:
         """Follow the run that the fence names; execd's word on it counts only where its text holds the token."""
         self._core.telemetry.reconciled("adopted")
         engine_id = endings.engine_id_of(found.log)
-        known = False
+        known, started_at = False, None
         if engine_id is not None:
             with contextlib.suppress(CommandMissing):
                 status = await self._engine.status(body.sandbox_id, engine_id)
                 known = token_of(record.id, record.attempt) in status.content
+                started_at = status.started_at if known else None
         adopted = msgspec.structs.replace(
             body,
             engine_id=engine_id,
             log=found.log,
             by_fence=not known,
+            submitted_at=None if _of_before(body, started_at) else body.submitted_at,
             fingerprint=found.fingerprint or body.fingerprint,
             timeout=found.timeout or body.timeout,
             dispatched_at=body.dispatched_at or record.now / 1000,
@@ -292,7 +294,6 @@ class Reconciler:
             fingerprint=found.fingerprint or "",
             command="",
             timeout=found.timeout or 0,
-            submitted_at=now,
             dispatched_at=now,
             kind="exec" if found.log is not None and found.log.endswith(".stdout") else "job",
             boot=await self._boot(sandbox_id),
@@ -306,3 +307,13 @@ class Reconciler:
             mark = await self._fences.boot(sandbox_id)
             return mark.text if mark is not None else None
         return None
+
+
+def _of_before(body: JobBody, started_at: float | None) -> bool:
+    """The run that is adopted is that of a submission which Redis has forgotten, not of this one.
+
+    It began before this one came; or execd took this one, and knows that run no longer.
+    """
+    if started_at is None:
+        return body.engine_id is not None
+    return body.submitted_at is not None and started_at < body.submitted_at

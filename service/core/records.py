@@ -53,7 +53,8 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     command: str
     """Its first characters; the whole is kept beside the record."""
     timeout: int
-    submitted_at: float
+    submitted_at: float | None = None
+    """None: not known; the run was found by its fence after Redis had forgotten when it was submitted."""
     kind: str = "job"
     metadata: Metadata = {}
     boot: str | None = None
@@ -93,6 +94,8 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     output_complete: bool = False
     truncated: bool = False
     """exec: stdout or stderr was longer than what is kept."""
+    printed: int = 0
+    """exec: bytes of stdout and stderr together, kept or not."""
 
 
 class SandboxClaim(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -173,7 +176,7 @@ def rfc3339(seconds: float | None) -> str | None:
 
 def deadline(body: JobBody) -> float:
     """When the command is over by its timeout, Unix seconds by the store's clock."""
-    return (body.dispatched_at or body.submitted_at) + (body.timeout or MAX_JOB_TIMEOUT)
+    return (body.dispatched_at or body.submitted_at or 0.0) + (body.timeout or MAX_JOB_TIMEOUT)
 
 
 def job_state(record: Record, body: JobBody) -> JobState:

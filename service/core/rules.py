@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from service.core.records import is_reserved
 from service.errors import InvalidRequest, PayloadTooLarge
@@ -97,7 +97,7 @@ def image(value: str | None) -> str | None:
     return value
 
 
-def sandbox_env(values: Mapping[str, str] | None, *, reserved: frozenset[str]) -> dict[str, str]:
+def sandbox_env(values: Mapping[str, str] | None, *, reserved: Callable[[str], bool]) -> dict[str, str]:
     """The environment of a sandbox: as ``env``, and names that every runtime takes."""
     checked = env(values, reserved=reserved)
     for name in checked:
@@ -106,7 +106,7 @@ def sandbox_env(values: Mapping[str, str] | None, *, reserved: frozenset[str]) -
     return checked
 
 
-def env(values: Mapping[str, str] | None, *, reserved: frozenset[str]) -> dict[str, str]:
+def env(values: Mapping[str, str] | None, *, reserved: Callable[[str], bool]) -> dict[str, str]:
     """Names without ``=`` and NUL, values without NUL and no longer than a command may be."""
     checked = dict(values or {})
     if len(checked) > MAX_ENV:
@@ -114,8 +114,8 @@ def env(values: Mapping[str, str] | None, *, reserved: frozenset[str]) -> dict[s
     for name, value in checked.items():
         if not name or "=" in name or "\0" in name or _surrogate(name):
             raise InvalidRequest.of("env", "has a name that is empty or contains '=' or NUL")
-        if name in reserved:
-            raise InvalidRequest.of(f"env.{name}", "is used by Oncebox itself")
+        if reserved(name):
+            raise InvalidRequest.of(f"env.{shown(name)}", "is used by Oncebox itself")
         if "\0" in value or _surrogate(value):
             raise InvalidRequest.of(f"env.{shown(name)}", "contains NUL or a lone surrogate")
         if len(value.encode()) > MAX_COMMAND:

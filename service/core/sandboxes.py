@@ -14,6 +14,7 @@ from service.core.answers import Answer
 from service.core.creating import Order
 from service.core.problems import not_executed, refusal
 from service.core.records import SandboxRecord
+from service.core.room import ROW, UNBOUNDED, Share
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Sandbox, SandboxPage, SandboxState
 from service.ports.engine import EngineError, NotReached, SandboxInfo, SandboxMissing, Unclear
@@ -68,14 +69,15 @@ class Sandboxes:
         claim = records.claim_body(record)
         if record.state is ClaimState.DONE and claim.sandbox_id is not None:
             return Answer(await self._shown_when_ready(order.tenant, claim.sandbox_id, wait), replayed, order.key)
-        if record.state.failed and claim.failure is not None:
-            raise claim.failure.exception()
-        if record.state is ClaimState.UNKNOWN:
-            raise errors.OutcomeUnknown(
-                "The engine did not say whether it made the sandbox; the next try looks for it again.",
-                retry_after=2,
-                retryable=not order.new_key,
-            )
+        with errors.replaying(replayed):
+            if record.state.failed and claim.failure is not None:
+                raise claim.failure.exception()
+            if record.state is ClaimState.UNKNOWN:
+                raise errors.OutcomeUnknown(
+                    "The engine did not say whether it made the sandbox; the next try looks for it again.",
+                    retry_after=2,
+                    retryable=not order.new_key,
+                )
         raise errors.IdempotencyInProgress("The sandbox of this key is still being created.", retry_after=2)
 
     # -- whose it is
@@ -161,8 +163,10 @@ class Sandboxes:
         states: set[SandboxState],
         page_size: int,
         page_token: str | None,
+        share: Share = UNBOUNDED,
     ) -> SandboxPage:
-        """A tenant's sandboxes, newest first; see `core.listing`."""
+        """A tenant's sandboxes, newest first; see `core.listing`. Raises ``RateLimited`` without room."""
+        await share.hold((listing.ENGINE_PAGE + page_size) * ROW)
         return await listing.sandboxes(
             self._core, tenant, metadata=metadata, states=states, page_size=page_size, page_token=page_token
         )

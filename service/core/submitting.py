@@ -14,7 +14,8 @@ import msgspec
 
 from service import context, errors
 from service.core import identity, pauses, records, rules
-from service.core.fence import RESERVED_VARIABLES, Boot
+from service.core.fence import reserved
+from service.core.fences import Surroundings
 from service.core.looking import token_of
 from service.core.problems import not_executed, refusal
 from service.core.records import JobBody
@@ -74,7 +75,7 @@ class Submitter:
         submission = Submission(
             command=rules.command(request.command),
             cwd=rules.path("cwd", request.cwd),
-            env=rules.env(request.env, reserved=RESERVED_VARIABLES),
+            env=rules.env(request.env, reserved=reserved),
         )
         sandbox = await self._core.sandboxes.known(tenant, request.sandbox_id, deleted=True)
         meaning = {**msgspec.to_builtins(request), "kind": kind}
@@ -108,19 +109,28 @@ class Submitter:
     async def settle(self, order: Order, send: Send) -> tuple[Record, bool]:
         """The record of the order as far as it got within ``claim_wait``, and whether it was answered by other work.
 
-        It does not say yet whose run it is: see `answers`.
+        It does not say yet whose run it is: see `answers`. Raises ``EngineUnavailable`` where too many are under way.
         """
-        body = order.body
         context.command_id.set(order.command_id)
+        async with self._core.admission.of(order.body.tenant, known=lambda: self._is_known(order)):
+            return await self._claimed(order, send)
+
+    async def _is_known(self, order: Order) -> bool:
+        return order.keyed and await self._store.get(order.command_id) is not None
+
+    async def _claimed(self, order: Order, send: Send) -> tuple[Record, bool]:
+        body = order.body
         # A request that nobody can have sent before is sent for sure: what its attempt needs first is read meanwhile.
-        boot = None if order.keyed else self._core.tasks.start(self._boot(body.sandbox_id), "boot", told=False)
+        around = None
+        if not order.keyed:
+            around = self._core.tasks.start(self._surroundings(body.sandbox_id), "surroundings", told=False)
         await self._store.index_job(
             order.command_id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._core.claims.lease
         )
         sent: list[Record] = []
 
         async def work(mine: Record) -> Record | None:
-            return await self.attempt(mine, order.submission, send, boot=boot, sent=sent)
+            return await self.attempt(mine, order.submission, send, reading=around, sent=sent)
 
         record, replayed = await self._core.claims.once(
             order.command_id,
@@ -230,20 +240,21 @@ class Submitter:
         submission: Submission,
         send: Send,
         *,
-        boot: Awaitable[Boot | None] | None = None,
+        reading: Awaitable[Surroundings] | None = None,
         sent: list[Record] | None = None,
     ) -> Record | None:
-        """Dispatch the command, and settle how that went. ``boot``: the mark, where no other request had this key.
+        """Dispatch the command, and settle how that went.
 
-        ``sent`` gets ``mine`` as soon as the command may have left.
+        ``reading``: of its surroundings, where no other request had this key. ``sent`` gets ``mine`` as soon as the
+        command may have left.
         """
         body = records.job_body(mine)
         try:
-            if boot is not None:
-                found = await boot
+            if reading is not None:
+                around = await reading
             else:
-                found, earlier = await asyncio.gather(self._boot(body.sandbox_id), self._earlier(mine, body))
-                if found is not None and earlier is not None:
+                around, earlier = await asyncio.gather(self._surroundings(body.sandbox_id), self._earlier(mine, body))
+                if around.boot is not None and earlier is not None:
                     return await self.write(mine, ClaimState.RUNNING, earlier)
             await self._core.quotas.take_job(body.tenant, mine.id, body.timeout + SLOT_MARGIN)
         except EngineError as error:
@@ -251,7 +262,7 @@ class Submitter:
         except errors.OnceboxError as error:
             return await self._refuse(mine, body, error)
         await pauses.reach(pauses.BEFORE_DISPATCH)
-        mark = found.text if found is not None else None
+        mark = around.boot.text if around.boot is not None else None
         body = msgspec.structs.replace(
             body, boot=mark, fenced=mark is not None, dispatched_at=mine.now / 1000, failure=None, reason=None
         )
@@ -269,6 +280,7 @@ class Submitter:
             fingerprint=body.fingerprint,
             boot=mark,
             timeout=body.timeout,
+            inherited=around.startup,
         )
         spec = CommandSpec(command=text, timeout=body.timeout, cwd=submission.cwd, env=env)
         if sent is not None:
@@ -290,9 +302,9 @@ class Submitter:
             return None
         return await self._core.reconciler.body_of(body.tenant, body.sandbox_id, found)
 
-    async def _boot(self, sandbox_id: str) -> Boot | None:
-        """The boot mark; a paused sandbox, whose daemon would not answer for minutes, is noticed meanwhile."""
-        reading = asyncio.ensure_future(self._core.fences.boot(sandbox_id))
+    async def _surroundings(self, sandbox_id: str) -> Surroundings:
+        """What to know before a dispatch; a paused sandbox, silent for minutes, is noticed meanwhile."""
+        reading = asyncio.ensure_future(self._core.fences.surroundings(sandbox_id))
         try:
             await asyncio.wait({reading}, timeout=SLOW_SANDBOX)
             if not reading.done() and (await self._engine.get_sandbox(sandbox_id)).state is not SandboxState.RUNNING:

@@ -33,7 +33,6 @@ class Sweeper:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._seen: dict[str, float] = {}
 
     async def run(self) -> None:
         """A round now and then, for ever."""
@@ -44,16 +43,38 @@ class Sweeper:
                     await self.round()
 
     async def round(self) -> None:
-        """Delete late duplicates, and the oldest outputs beyond the budget."""
+        """Every chore; one that can't be done now holds up no other."""
+        for chore in (self.trim_outputs, self.clean_fences, self.delete_duplicates):
+            try:
+                await chore()
+            except (StoreUnavailable, EngineError) as error:
+                said = error.detail if isinstance(error, StoreUnavailable) else type(error).__name__
+                log.warning("%s: not this time: %s", chore.__name__, said)
+
+    async def trim_outputs(self) -> None:
+        """Drop the oldest recorded outputs beyond the budget."""
         await self._core.store.trim_outputs(self._core.settings.record_budget)
-        await self.clean_fences()
+
+    async def delete_duplicates(self) -> None:
+        """Delete sandboxes that came late and were never handed out."""
         page, more = 1, True
         while more and page <= PAGES:
             listing = await self._core.engine.list_sandboxes({}, page=page)
             more, page = listing.has_next, page + 1
+            if listing.left_out:
+                log.warning("%d sandboxes in the engine's list can't be read", listing.left_out)
             for info in listing.items:
-                if await self.given_up(info):
+                if await self._may_go(info):
                     await self._delete(info)
+
+    async def _may_go(self, info: SandboxInfo) -> bool:
+        """``given_up``, as far as that can be read: else the sandbox stays, and the others have their turn."""
+        try:
+            return await self.given_up(info)
+        except StoreUnavailable as error:
+            log.warning("sandbox %s is left alone: %s", info.id, error.detail)
+            self._core.telemetry.unreadable()
+            return False
 
     async def _delete(self, info: SandboxInfo) -> None:
         log.warning("deleting sandbox %s, a late duplicate that was never handed out", info.id)
@@ -71,10 +92,12 @@ class Sweeper:
         tokens: dict[str, list[tuple[str, str]]] = {}
         for chore in await self._core.store.ripe("fences", limit=CLEANED, lease=EVERY * 10):
             command_id, _, attempts = chore.partition(" ")
-            parsed = identity.parse_command_id(command_id)
-            if parsed is not None:
-                found = tokens.setdefault(parsed[0], [])
-                found += [(chore, identity.fence_token(parsed[1], n)) for n in range(1, int(attempts) + 1)]
+            parsed, last = identity.parse_command_id(command_id), identity.parse_attempt(attempts)
+            if parsed is None or last is None:  # nothing that we have listed
+                await self._core.store.done_with("fences", chore)
+                continue
+            found = tokens.setdefault(parsed[0], [])
+            found += [(chore, identity.fence_token(parsed[1], n)) for n in range(1, last + 1)]
         for sandbox_id, some in tokens.items():
             try:
                 await self._core.fences.clean(
@@ -89,15 +112,16 @@ class Sweeper:
     async def given_up(self, info: SandboxInfo, *, grace: float = GRACE) -> bool:
         """The present claim is of the same generation, names another sandbox, and gave this attempt up."""
         labels = info.metadata
-        digest, attempt = labels.get(f"{records.RESERVED}idem"), labels.get(f"{records.RESERVED}attempt", "")
-        if not digest or not attempt.isdigit() or not info.state.live:
+        digest = labels.get(f"{records.RESERVED}idem")
+        attempt = identity.parse_attempt(labels.get(f"{records.RESERVED}attempt", ""))
+        if not digest or attempt is None or not info.state.live:
             return False
         record = await self._core.store.get(digest)
         if record is None or record.state is not ClaimState.DONE:
             return False
         claim = records.claim_body(record)
         generation = labels.get(f"{records.RESERVED}generation", "")
-        if not records.never_handed_out(claim, sandbox_id=info.id, generation=generation, attempt=int(attempt)):
+        if not records.never_handed_out(claim, sandbox_id=info.id, generation=generation, attempt=attempt):
             return False
         if not records.belongs(info, claim.tenant, self._core.settings.secret):
             return False

@@ -9,6 +9,8 @@ from service.ports.engine import LossCause
 ClaimOutcome = Literal["won", "replayed", "waited", "taken_over", "reopened", "conflict"]
 Settled = Literal["adopted", "voided", "lost", "still_unknown", "next_attempt"]
 Kind = Literal["sandbox", "job", "exec"]
+LOOPS = ("changes", "follower", "sweeper", "policy")
+"""What a replica keeps running: it listens for changes, follows jobs, sweeps, and keeps up with what tenants may do."""
 Hop = Literal["direct", "proxy", "caller"]
 """Where a stream was lost: between us and the sandbox, on its own endpoint or through the engine's proxy; or between
 our caller and us."""
@@ -46,6 +48,14 @@ class Telemetry(Protocol):
         """So many jobs are followed, over all replicas."""
         ...
 
+    def restarted(self, loop: str) -> None:
+        """A loop of the replica ended with an error, and was started again: one of ``LOOPS``."""
+        ...
+
+    def unreadable(self) -> None:
+        """A record can't be read, and was left out: of a list, of a sweep."""
+        ...
+
 
 class Silence:
     """Tells nobody."""
@@ -69,4 +79,10 @@ class Silence:
         """Nothing."""
 
     def active(self, count: int) -> None:
+        """Nothing."""
+
+    def restarted(self, loop: str) -> None:
+        """Nothing."""
+
+    def unreadable(self) -> None:
         """Nothing."""

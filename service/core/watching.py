@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from service.core import identity
 from service.core.tasks import Tasks
 from service.errors import StoreUnavailable
 from service.ports.store import Record, Store
+
+log = logging.getLogger("oncebox.watches")
 
 POLL = 1.0
 """Seconds between two looks at a watched record when no message comes."""
@@ -90,11 +93,15 @@ class Watches:
         while True:
             watch.poked.clear()
             delay = POLL
-            with contextlib.suppress(StoreUnavailable):
+            try:
                 record = await self._store.get(id)
                 watch.put(record)
                 if job and self.tend is not None and record is not None:
                     delay = await self.tend(record)
+            except StoreUnavailable:
+                pass
+            except Exception as error:  # who waits on the watch is to hear of the next change all the same
+                log.error("a reading of %s failed", id, exc_info=error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watch.poked.wait(), delay)
 

@@ -124,9 +124,11 @@ class OpenSandboxEngine:
         """
         return self._execd.stream(sandbox_id, spec, silence=silence)
 
-    async def run_short(self, sandbox_id: str, command: str, *, timeout: float) -> ShortResult:
+    async def run_short(
+        self, sandbox_id: str, command: str, *, timeout: float, env: Mapping[str, str] | None = None
+    ) -> ShortResult:
         """Run one of our own small commands and wait for it; exit code 128 + n after signal n."""
-        return await self._execd.run_short(sandbox_id, command, timeout=timeout)
+        return await self._execd.run_short(sandbox_id, command, timeout=timeout, env=env)
 
     async def status(self, sandbox_id: str, command: str) -> CommandStatus:
         """Raises ``CommandMissing``."""
@@ -143,6 +145,10 @@ class OpenSandboxEngine:
     async def read_file(self, sandbox_id: str, path: str, offset: int, length: int) -> FileRange:
         """At most ``length`` bytes from ``offset``, by one ranged download."""
         return await self._execd.read_file(sandbox_id, path, offset, length)
+
+    async def read_lines(self, sandbox_id: str, path: str, limit: int) -> bytes | None:
+        """A whole file of at most ``limit`` bytes, by lines: also one of ``/proc``."""
+        return await self._execd.read_lines(sandbox_id, path, limit)
 
     async def remove_files(self, sandbox_id: str, paths: Sequence[str]) -> None:
         """Missing ones are no error."""

@@ -83,11 +83,13 @@ class Execd:
             async for event in events:
                 yield event
 
-    async def run_short(self, sandbox_id: str, command: str, *, timeout: float) -> ShortResult:
+    async def run_short(
+        self, sandbox_id: str, command: str, *, timeout: float, env: Mapping[str, str] | None = None
+    ) -> ShortResult:
         """The result of a small command. Lines come without their ends: they are joined with line feeds
         again.
         """
-        spec = CommandSpec(command=command, timeout=timeout)
+        spec = CommandSpec(command=command, timeout=timeout, env=env or {})
         deadline = Deadline(timeout + SHORT_GRACE, SHORT_SILENCE)
         lines: list[str] = []
         room = MAX_SHORT
@@ -165,6 +167,18 @@ class Execd:
             ) as incoming:
                 await incoming.check()
                 return await _range(incoming, offset, length)
+
+        return await self._sure(ask)
+
+    async def read_lines(self, sandbox_id: str, path: str, limit: int) -> bytes | None:
+        """One download by lines, from the first to the last; None where that is more than ``limit`` bytes."""
+
+        async def ask(max_age: float) -> bytes | None:
+            url = f"/files/download?path={quote(path, safe='')}&offset=1"
+            async with self._open(Call.READ, sandbox_id, "GET", url, READ, max_age=max_age) as incoming:
+                await incoming.check()
+                data = await incoming.at_most(limit + 1)
+                return data if len(data) <= limit else None
 
         return await self._sure(ask)
 

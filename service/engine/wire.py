@@ -89,7 +89,7 @@ class _Pagination(msgspec.Struct, rename="camel"):
 
 
 class _Listing(msgspec.Struct):
-    items: list[_Sandbox]
+    items: list[msgspec.Raw]
     pagination: _Pagination
 
 
@@ -113,9 +113,18 @@ def sandbox(body: bytes) -> SandboxInfo:
 
 
 def listing(body: bytes) -> SandboxListing:
-    """A page of the list."""
+    """A page of the list, without what can't be read."""
     found = decode(body, _Listing, "list of sandboxes")
-    return SandboxListing(items=[_info(each) for each in found.items], has_next=found.pagination.has_next_page)
+    items = [info for each in found.items if (info := _listed(each)) is not None]
+    return SandboxListing(items=items, has_next=found.pagination.has_next_page, left_out=len(found.items) - len(items))
+
+
+def _listed(item: msgspec.Raw) -> SandboxInfo | None:
+    """None: it is no sandbox as we know them; the others are not to suffer from it."""
+    try:
+        return sandbox(bytes(item))
+    except Unclear:
+        return None
 
 
 def renewed(body: bytes) -> float:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from . import scratch, wire
 from .isolation import choose
 from .sandboxes import Sandboxes, new_engine_name
 from .server import Dispatcher, make_server
@@ -70,14 +71,12 @@ async def serve(options: Options) -> AsyncIterator[Running]:
     At its end every sandbox's processes are killed, and a temporary root is removed. Raises `RuntimeError`
     when the isolation that was asked for does not work, `OSError` when the address can't be bound.
     """
-    temporary = options.root is None
-    root, volume_root = make_directories(options)
-    name = new_engine_name()
-    run = root / f"run-{name}"
-    spawner = Spawner(name)
-    await spawner.start(root if temporary else run)
-    more_descriptors()
+    root, volume_root, own, held = make_directories(options)
+    run = own if own != root else root / "run"
+    spawner = Spawner(new_engine_name())
     try:
+        await spawner.start(own, held)
+        more_descriptors()
         isolation, reason = await choose(spawner, run, [root, volume_root], options.isolation)
         if not isolation.private:
             log.warning(PLAIN_WARNING, reason)
@@ -101,16 +100,25 @@ async def serve(options: Options) -> AsyncIterator[Running]:
             await sandboxes.close()
     finally:
         await spawner.stop()
-        shutil.rmtree(root if temporary else run, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
+        os.close(held)
 
 
-def make_directories(options: Options) -> tuple[Path, Path]:
-    """The directories for sandboxes and for volumes, without links in their paths. Raises `OSError`."""
-    root = Path(os.path.realpath(options.root or tempfile.mkdtemp(prefix="local-engine-")))
+def make_directories(options: Options) -> tuple[Path, Path, Path, int]:
+    """The directories: the root, for volumes, and the one that goes with the engine, with a descriptor that holds it.
+
+    There are no links in their paths. Without a root of the caller's, all of it goes. Raises `OSError`.
+    """
+    if options.root is None:
+        own, held = scratch.make(Path(os.path.realpath(tempfile.gettempdir())), "local-engine-run-")
+        root = own
+    else:
+        root = Path(os.path.realpath(options.root))
+        root.mkdir(parents=True, exist_ok=True)
+        own, held = scratch.make(root, "run-")
     volume_root = Path(os.path.realpath(options.volume_root or root / "volumes"))
-    for directory in (root, volume_root):
-        directory.mkdir(parents=True, exist_ok=True)
-    return root, volume_root
+    volume_root.mkdir(parents=True, exist_ok=True)
+    return root, volume_root, own, held
 
 
 async def run(options: Options, exit_with_stdin: bool) -> None:
@@ -175,7 +183,7 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
     parser.add_argument("--dev-controls", action="store_true", help="faults on order under /_dev, for tests")
     given = parser.parse_args(argv)
     host, _, port = given.bind.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not wire.is_number(port) or int(port) > 65535:
         parser.error(f"--bind: {given.bind!r} is not HOST:PORT")
     options = Options(
         host=host.strip("[]"),

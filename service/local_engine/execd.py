@@ -142,7 +142,7 @@ class Execd:
         return command
 
     async def _spawn(self, identifier: str, request: CommandRequest) -> Process:
-        env = {**self.host.env, **dict(map(variable, request.envs.items()))}
+        env = {**self.host.env, **self._file_variables(), **dict(map(variable, request.envs.items()))}
         shell = find_shell(self.host.env.get("PATH", os.defpath))
         try:
             cwd = self.host.files.place(wire.expand_path(request.cwd, env) or "/workspace")
@@ -170,6 +170,20 @@ class Execd:
         except StartFailed as error:
             where = f"chdir {cwd}" if error.stage == "chdir" else f"fork/exec {shell}"
             raise NotStarted(f"{where}: {wire.errno_text(error.errno)}") from error
+
+    def _file_variables(self) -> dict[str, str]:
+        """What the file that `EXECD_ENVS` names adds to every command; nothing where it can't be read."""
+        path = self.host.env.get("EXECD_ENVS", "")
+        if not path:
+            return {}
+        try:
+            descriptor = self.host.files.open(wire.expand_path(path, self.host.env), os.O_RDONLY | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                lines = file.read().decode("utf-8", "surrogateescape").split("\n")
+        except (OSError, wire.UndefinedVariables):
+            return {}
+        pairs = (line.strip().partition("=") for line in lines if not line.strip().startswith("#"))
+        return {name: wire.expand_variables(value, self.host.env) for name, sign, value in pairs if sign}
 
     # -- ending -------------------------------------------------------------------------------------------
 

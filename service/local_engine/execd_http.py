@@ -149,7 +149,7 @@ class ExecdRoutes:
             return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
         try:
             path = wire.expand_path(path, sandbox.env)
-            descriptor = sandbox.files.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = _open(sandbox, path, lines)
         except (OSError, ValueError) as error:
             return file_routes.failure(error, f"open {path}")
         self._stats.outputs += path.endswith(OUTPUT_ENDINGS)
@@ -245,6 +245,21 @@ def cut(request: web.BaseRequest, response: web.StreamResponse | None = None) ->
 
 def _bad_log(message: str) -> web.Response:
     return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
+
+
+def _open(sandbox: Sandbox, path: str, lines: bool) -> int:
+    """A file to read. The daemon's own environment is none of the engine's; its size is 0 but to readers of lines."""
+    if os.path.normpath(path) == "/proc/self/environ":
+        return _environment(sandbox.env if lines else {})
+    return sandbox.files.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+
+def _environment(env: dict[str, str]) -> int:
+    """A file like a process's own in `/proc`: its variables, each with a NUL behind it."""
+    descriptor = os.memfd_create("environ")
+    os.write(descriptor, b"".join(f"{name}={value}\0".encode() for name, value in env.items()))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def _disposition(name: str) -> str:

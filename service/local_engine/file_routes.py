@@ -254,7 +254,7 @@ def _asked_path(request: web.BaseRequest, env: dict[str, str]) -> str:
 async def _list(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
     path = _asked_path(request, env)
     depth = request.query.get("depth", "1")
-    if not depth.isdigit():
+    if not wire.is_number(depth):
         raise _Bad("INVALID_REQUEST_BODY", f"invalid query parameter 'depth': {depth}")
     mode = files.stat(path, follow=False).st_mode
     if stat.S_ISLNK(mode):
@@ -280,7 +280,7 @@ def some_lines(request: web.BaseRequest, descriptor: int) -> web.Response:
     numbers = {}
     for name, standard in (("offset", 1), ("limit", -1)):
         given = request.query.get(name, "")
-        if given and not (given.isdigit() and int(given) > 0):
+        if given and not (wire.is_number(given) and int(given) > 0):
             message = f"invalid query parameter '{name}': {given}"
             return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
         numbers[name] = int(given) if given else standard

@@ -130,7 +130,7 @@ class LifecycleRoutes:
 
     async def _endpoint(self, request: web.BaseRequest, name: str, port: str, address: str) -> web.Response:
         """Where a port of the sandbox is reached; only execd's is really served."""
-        if not port.isdigit():
+        if not wire.is_number(port):
             message = "Input should be a valid integer, unable to parse string as an integer"
             raise Invalid("int_parsing", ["path", "port"], message, port)
         if not 0 < int(port) < 65536:

@@ -20,8 +20,8 @@ LABEL_LENGTH, PREFIX_LENGTH = 63, 253
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _VOLUME_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_CPU = re.compile(r"\s*(\d+(\.\d+)?m?)\s*")
-_MEMORY = re.compile(r"\s*(\d+)([kmgti]i?|[kmgti]?b)?\s*", re.IGNORECASE)
+_CPU = re.compile(r"\s*([0-9]+(\.[0-9]+)?m?)\s*")
+_MEMORY = re.compile(r"\s*([0-9]{1,18})([kmgti]i?|[kmgti]?b)?\s*", re.IGNORECASE)
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 

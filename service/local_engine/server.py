@@ -31,7 +31,7 @@ PROXY_SECONDS = 180.0
 MAXIMUM_BODY_BYTES = 1 << 30
 MAXIMUM_LINE_BYTES = 1 << 16
 API_KEY_HEADER = "OPEN-SANDBOX-API-KEY"
-_PROXY_PATH = re.compile(r"/sandboxes/([^/]+)/proxy/(\d+)(/.*)?")
+_PROXY_PATH = re.compile(r"/sandboxes/([^/]+)/proxy/([0-9]{1,9})(/.*)?")
 
 
 class Dispatcher:

@@ -89,8 +89,9 @@ def become_command(request: dict[str, Any], limits: tuple[int, int]) -> None:
         os.setgroups(request.get("groups", []))
         os.setgid(request["gid"])
         os.setuid(request["uid"])
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_DFL)
+    for number in signal.valid_signals():  # whoever started the engine may have ignored any of them
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     os.execve(request["program"], request["argv"], request["env"])  # noqa: S606
@@ -430,7 +431,8 @@ def main() -> None:
     """Serve the engine at the other end of descriptor `argv[1]`; then leave nothing behind."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.setblocking(False)
-    connection.set_inheritable(False)
+    for descriptor in (connection.fileno(), int(sys.argv[4])):
+        os.set_inheritable(descriptor, False)  # commands have neither
     mark = sys.argv[2]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the engine decides when to end; commands get the defaults back

@@ -70,15 +70,18 @@ class Spawner(asyncio.Protocol):
         self.lost = asyncio.Event()
         """Set when the helper has ended, and every sandbox with it."""
 
-    async def start(self, scratch: Path) -> None:
-        """Start the helper; `scratch`: a directory that it removes when the engine dies without doing so."""
+    async def start(self, scratch: Path, held: int) -> None:
+        """Start the helper; `scratch`: a directory that it removes when the engine dies without doing so.
+
+        `held`: a descriptor that it keeps open until then.
+        """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("spawner.py"))]
-        argv += [str(theirs.fileno()), f"{MARK}={self.engine}/", str(scratch)]
+        argv += [str(theirs.fileno()), f"{MARK}={self.engine}/", str(scratch), str(held)]
         self._helper = subprocess.Popen(  # noqa: ASYNC220 - once, at the start
             argv,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), held],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -176,10 +176,15 @@ def fallback_status(header: str, size: int) -> int:
     return 416 if parts and size else 200
 
 
+def is_number(text: str) -> bool:
+    """A number in plain digits: what `str.isdigit` takes for one ("²") is none to `int`."""
+    return re.fullmatch(r"[0-9]{1,18}", text) is not None
+
+
 def _one_range(part: str, size: int) -> tuple[int, int]:
     first, dash, last = part.partition("-")
     first, last = first.strip(), last.strip()
-    if not dash or not (first or last) or not all(n.isascii() and n.isdigit() for n in (first, last) if n):
+    if not dash or not (first or last) or not all(is_number(n) for n in (first, last) if n):
         raise BadRange(part)
     if not first:
         length = min(int(last), size)
@@ -191,11 +196,17 @@ def _one_range(part: str, size: int) -> tuple[int, int]:
     return int(first), int(last) - int(first) + 1
 
 
+_GO_VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|([A-Za-z_][A-Za-z0-9_]*|[*#$@!?\-0-9{]))")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class UndefinedVariables(ValueError):
     """A path names environment variables that are not set; the message is execd's."""
+
+
+def expand_variables(text: str, env: dict[str, str]) -> str:
+    """`$VAR` and `${VAR}` replaced, by nothing where they are not set, as Go's `os.ExpandEnv` does."""
+    return _GO_VARIABLE.sub(lambda match: env.get(match[1] or match[2] or "", ""), text)
 
 
 def expand_path(path: str, env: dict[str, str]) -> str:

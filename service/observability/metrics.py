@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import service
-from service.core.telemetry import ClaimOutcome, Hop, Kind, Settled
+from service.core.telemetry import LOOPS, ClaimOutcome, Hop, Kind, Settled
 from service.messages import JobState
 from service.observability import buckets
 from service.ports.engine import LossCause
@@ -172,6 +172,17 @@ class CoreMetrics:
             multiprocess_mode="livemostrecent",
             registry=registry,
         )
+        self._restarts = Counter(
+            "oncebox_loop_restarts",
+            "Loops of the replica that ended with an error and were started again.",
+            ("loop",),
+            registry=registry,
+        )
+        self._unreadable = Counter(
+            "oncebox_records_unreadable",
+            "Records that could not be read, and were left out: of a list, of a sweep.",
+            registry=registry,
+        )
         self._from_the_start()
 
     def _from_the_start(self) -> None:
@@ -181,6 +192,8 @@ class CoreMetrics:
         for kind in ("sandbox", "job"):
             for outcome in get_args(ClaimOutcome):
                 self._claims.labels(kind, outcome)
+        for loop in LOOPS:
+            self._restarts.labels(loop)
         for settled in get_args(Settled):
             self._reconciled.labels(settled)
         for kind in ("job", "exec"):
@@ -215,6 +228,14 @@ class CoreMetrics:
     def active(self, count: int) -> None:
         """So many jobs are followed, over all replicas."""
         self._active.set(count)
+
+    def restarted(self, loop: str) -> None:
+        """A loop was started again."""
+        self._restarts.labels(loop).inc()
+
+    def unreadable(self) -> None:
+        """A record can't be read and was left out."""
+        self._unreadable.inc()
 
 
 class EngineMetrics:

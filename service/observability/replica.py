@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from service import blocking
 from service.observability import tracing
 from service.observability.exposition import CONTENT_TYPE, Exposition, prepare
 from service.observability.metrics import HttpMetrics, Metrics
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from service.engine.observing import Observe, Trace
 
+LAST_SPANS = 5.0
+"""Seconds for the last spans to be sent."""
 LOOP_STEP = 0.5
 """Seconds between two looks at how late the event loop is."""
 
@@ -63,13 +66,13 @@ class Observability:
         self._watching = asyncio.create_task(self._watch_loop(), name="event loop lag")
 
     async def close(self) -> None:
-        """Stop watching, and send the last spans: not longer than the exporter's own deadline."""
+        """Stop watching, and send the last spans, for ``LAST_SPANS`` at most: an exporter may try for minutes."""
         if self._watching is not None:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
         if self._tracing is not None:
-            await asyncio.to_thread(self._tracing.close)
+            await asyncio.wait({blocking.started(self._tracing.close, "last spans")}, timeout=LAST_SPANS)
 
     async def _watch_loop(self) -> None:
         loop = asyncio.get_running_loop()

@@ -60,7 +60,7 @@ def _provider(exporter: str) -> TracerProvider:
     """The SDK's own provider, not made the process's: a replica in somebody's program leaves theirs alone."""
     from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=exporter)), None)
     if found is None:
@@ -70,8 +70,7 @@ def _provider(exporter: str) -> TracerProvider:
         resource = resource.merge(Resource({SERVICE_NAME: "oncebox"}))
     provider = TracerProvider(resource=resource.merge(Resource({SERVICE_VERSION: service.__version__})))
     sender: Any = found.load()()
-    processor = SimpleSpanProcessor(sender) if exporter == "console" else BatchSpanProcessor(sender)
-    provider.add_span_processor(processor)
+    provider.add_span_processor(BatchSpanProcessor(sender))  # in a thread of its own, the console too
     return provider
 
 

@@ -126,6 +126,8 @@ class SandboxListing(msgspec.Struct, frozen=True, kw_only=True):
 
     items: list[SandboxInfo]
     has_next: bool
+    left_out: int = 0
+    """Items that could not be read."""
 
 
 class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,7 +235,9 @@ class Engine(Protocol):
         """
         ...
 
-    async def run_short(self, sandbox_id: str, command: str, *, timeout: float) -> ShortResult:
+    async def run_short(
+        self, sandbox_id: str, command: str, *, timeout: float, env: Mapping[str, str] | None = None
+    ) -> ShortResult:
         """Run one of our own small commands (sh) and wait for it."""
         ...
 
@@ -254,6 +258,14 @@ class Engine(Protocol):
 
         Raises ``FileMissing``, and ``Unclear`` where the answer is not the range asked for (a 200 that is not empty,
         another ``Content-Range``). A file shorter than ``offset`` is an answer: its ``size`` says so.
+        """
+        ...
+
+    async def read_lines(self, sandbox_id: str, path: str, limit: int) -> bytes | None:
+        """A whole file by execd's reading of lines, which knows no size beforehand: also one of ``/proc``.
+
+        Carriage returns at the ends of lines are lost, and the file's last line end. None: it has more than
+        ``limit`` bytes. Raises ``FileMissing``.
         """
         ...
 

@@ -42,6 +42,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.lease_until <= self.now
 
 
+class Unreadable(msgspec.Struct, frozen=True):
+    """Stands for a record that can't be read here: another version wrote it, or nobody did."""
+
+    id: str
+
+
 class Appended(msgspec.Struct, frozen=True):
     """Output to keep beside a record: ``data`` begins at byte ``offset`` of the log."""
 
@@ -112,7 +118,11 @@ class Store(Protocol):
         ...
 
     async def get_many(self, ids: Sequence[str]) -> list[Record | None]:
-        """Several at once, in the order asked for."""
+        """Several at once, in the order asked for. Raises ``StoreUnavailable`` where one of them can't be read."""
+        ...
+
+    async def get_readable(self, ids: Sequence[str]) -> list[Record | Unreadable | None]:
+        """The same for who can do without those that can't be read."""
         ...
 
     async def take_over(self, seen: Record, *, token: str, owner: str, lease: float) -> tuple[bool, Record | None]:
@@ -367,6 +377,10 @@ class Store(Protocol):
 
     async def health(self) -> StoreHealth:
         """Raises ``StoreUnavailable`` when the server does not answer within its deadline."""
+        ...
+
+    async def check_writes(self) -> None:
+        """Raises ``StoreUnavailable`` where a claim could not be written now, with the reason as a sentence."""
         ...
 
     async def close(self) -> None:

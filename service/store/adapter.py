@@ -18,6 +18,8 @@ from service.store.urls import server
 
 CLOCK_AGE = 10.0
 """Seconds for which the server's last word on the time is carried on."""
+_PROBE_TTL = 1000
+"""Milliseconds for which what ``check_writes`` wrote stands."""
 
 
 class RedisStore(Claims, Indexes, Slots):
@@ -71,6 +73,10 @@ class RedisStore(Claims, Indexes, Slots):
             persistence=await self._persistence(info),
             role=info.get("role"),
         )
+
+    async def check_writes(self) -> None:
+        """A write like that of a claim: acknowledged, where claims must be."""
+        await self._link.script(call("touch", (keys.memo("written"),), _PROBE_TTL), acknowledge=True)
 
     async def _persistence(self, info: dict[str, str]) -> str | None:
         if info.get("aof_enabled") == "1":

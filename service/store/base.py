@@ -39,3 +39,17 @@ def ms(seconds: float) -> int:
 def expiry_ms(seconds: float | None) -> int:
     """Whole milliseconds, 0 for None; else at least 1, since Redis refuses an expiry of 0."""
     return 0 if seconds is None else max(1, ms(seconds))
+
+
+def texts(members: list[bytes]) -> list[str]:
+    """Members of an index, without those that are no text."""
+    return [member.decode() for member in members if is_text(member)]
+
+
+def is_text(member: bytes) -> bool:
+    """What Oncebox writes into an index is; what is not, somebody else put there."""
+    try:
+        member.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -56,4 +56,4 @@ async def _subscribed(subscription: PubSub) -> AsyncIterator[str | None]:
         if message["type"] == "subscribe":
             yield None
         elif message["type"] == "message":
-            yield message["data"].decode()
+            yield message["data"].decode(errors="replace")  # of what others say there

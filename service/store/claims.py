@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.core.states import ClaimState
-from service.ports.store import Appended, Record
+from service.errors import StoreUnavailable
+from service.ports.store import Appended, Record, Unreadable
 from service.store import keys, packing
 from service.store.base import Part, call, expiry_ms, ms
 from service.store.kept import Kept
@@ -33,17 +34,26 @@ class Claims(Kept, Part):
     async def get_many(self, ids: Sequence[str]) -> list[Record | None]:
         """Several at once, in the order asked for."""
         found: list[Record | None] = []
+        for record in await self.get_readable(ids):
+            if isinstance(record, Unreadable):
+                raise unreadable(record.id)
+            found.append(record)
+        return found
+
+    async def get_readable(self, ids: Sequence[str]) -> list[Record | Unreadable | None]:
+        """Several at once, those that can't be read marked as such."""
+        found: list[Record | Unreadable | None] = []
         for start in range(0, len(ids), _AT_ONCE):
             found += await self._read(ids[start : start + _AT_ONCE])
         return found
 
-    async def _read(self, ids: Sequence[str]) -> list[Record | None]:
+    async def _read(self, ids: Sequence[str]) -> list[Record | Unreadable | None]:
         """In one script, or one each on a cluster."""
         parts = [[id] for id in ids] if self._link.server.cluster else [ids]
         calls = [call("get", tuple(keys.claim(id) for id in some)) for some in parts]
-        found: list[Record | None] = []
+        found: list[Record | Unreadable | None] = []
         for some, (now, *raws) in zip(parts, await self._link.scripts(calls), strict=True):
-            found += [None if raw is None else parse(id, raw, now) for id, raw in zip(some, raws, strict=True)]
+            found += [_parsed(id, raw, now) for id, raw in zip(some, raws, strict=True)]
         return found
 
     async def claim(
@@ -198,3 +208,10 @@ class Claims(Kept, Part):
         if outcome == _UNREADABLE:
             raise unreadable(id)
         return outcome == _DONE, None if raw is None else parse(id, raw, self._told(now))
+
+
+def _parsed(id: str, raw: bytes | None, now: int) -> Record | Unreadable | None:
+    try:
+        return None if raw is None else parse(id, raw, now)
+    except StoreUnavailable:
+        return Unreadable(id)

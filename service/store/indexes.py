@@ -1,14 +1,22 @@
 """Jobs as lists, leases and small values. The scripts of a claim put a job on its lists and take it off again."""
 
+import logging
 import random
 import time
+from collections.abc import Sequence
 
 from service.ports.store import JobRow
 from service.store import keys
-from service.store.base import Part, call, expiry_ms, ms
+from service.store.base import Part, call, expiry_ms, is_text, ms, texts
 
 COUNT_AGE = 1.0
 """Seconds for which the number of active jobs is remembered."""
+
+
+_LATEST = 1e15
+"""Milliseconds: no entry is later."""
+
+log = logging.getLogger("oncebox.store")
 
 
 class Indexes(Part):
@@ -25,20 +33,26 @@ class Indexes(Part):
         shards = tuple(keys.jobs(tenant, shard) for shard in range(keys.SHARDS))
         lists = self._together(shards) if sandbox_id is None else [(keys.jobs_of(tenant, sandbox_id),)]
         what = ("" if before is None else before.at, max(0, limit))
+        pages = [call("page_jobs", some, *what) for some in lists]
+        while True:
+            answers = await self._link.scripts(pages)
+            parts = [part for answer in answers for part in answer]
+            members = [member for same, older in parts for member in (*same, *older[::2])]
+            if not await self._drop_foreign([key for some in lists for key in some], members):
+                break
         rows: list[JobRow] = []
-        for answer in await self._link.scripts([call("page_jobs", some, *what) for some in lists]):
-            for same, older in answer:
-                rows += [JobRow(int(float(at)), id.decode()) for id, at in zip(older[::2], older[1::2], strict=True)]
-                if before is not None:
-                    last = before.command_id.encode()
-                    rows += [JobRow(before.at, id.decode()) for id in same if id < last]
+        for same, older in parts:
+            rows += [JobRow(_ms_of(at), id.decode()) for id, at in zip(older[::2], older[1::2], strict=True)]
+            if before is not None:
+                last = before.command_id.encode()
+                rows += [JobRow(before.at, id.decode()) for id in same if id < last]
         rows.sort(key=lambda row: (row.at, row.command_id), reverse=True)
         return rows[:limit]
 
     async def active_of(self, sandbox_id: str) -> list[str]:
         """The active jobs of a sandbox."""
         members: list[bytes] = await self._link.script(call("active", (keys.active(sandbox_id),)))
-        return sorted(member.decode() for member in members)
+        return sorted(texts(members))
 
     async def due(self, *, limit: int, lease: float) -> list[str]:
         """Active jobs whose look is due, set back by ``lease``."""
@@ -50,7 +64,8 @@ class Indexes(Part):
             if len(found) >= limit:
                 break
             ids: list[bytes] = await self._link.script(call("due", some, limit - len(found), ms(lease)))
-            found += [id.decode() for id in ids]
+            await self._drop_foreign(some, ids)
+            found += texts(ids)
         return found
 
     async def next_look(self, command_id: str, *, after: float) -> None:
@@ -65,6 +80,14 @@ class Indexes(Part):
         counts = await self._link.scripts([call("count", some) for some in self._together(keys.LOOKS)])
         self._counted = (now, sum(counts))
         return self._counted[1]
+
+    async def _drop_foreign(self, lists: Sequence[str], members: list[bytes]) -> int:
+        """Take out of sorted sets what no release of Oncebox has put there; how many that were."""
+        foreign = [member for member in members if not is_text(member)]
+        for member in foreign:
+            log.warning("an entry of an index is no id, and is dropped: %r", member[:80])
+            await self._link.scripts([call("unlist", (key,), member) for key in lists])
+        return len(foreign)
 
     async def lease(self, name: str, seconds: float) -> bool:
         """Take the named lease."""
@@ -93,3 +116,8 @@ class Indexes(Part):
         """What was remembered of a sandbox."""
         body: bytes | None = await self._link.command("GET", keys.sandbox(sandbox_id))
         return body
+
+
+def _ms_of(score: bytes) -> int:
+    """A score as whole milliseconds that a page's token can hold."""
+    return int(min(max(float(score), 0.0), _LATEST))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from service.ports.store import Appended
 from service.store import keys, packing
-from service.store.base import Part, call, expiry_ms, ms
+from service.store.base import Part, call, expiry_ms, ms, texts
 
 _TRIM_AT_ONCE = 100
 """Recorded outputs dropped between two looks at the budget."""
@@ -60,11 +60,11 @@ class Kept(Part):
             answers = await self._link.scripts([call("oldest_outputs", names, _TRIM_AT_ONCE) for names in keys.OUTPUTS])
             over = sum(answer[0] for answer in answers) - budget
             rows = sorted(
-                (at, name.decode(), size, shard)
+                (at, name, size, shard)
                 for shard, (_, *rest) in enumerate(answers)
                 for name, at, size in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
             )
-            names: dict[int, list[str]] = {}
+            names: dict[int, list[bytes]] = {}
             for _, name, size, shard in rows[:_TRIM_AT_ONCE]:
                 if over <= 0:
                     break
@@ -73,6 +73,6 @@ class Kept(Part):
             if not names:
                 return gone
             # Dropped first, then forgotten: dropped twice does no harm, forgotten too early stays for good.
-            await self._link.scripts([call("drop_output", (name,)) for some in names.values() for name in some])
+            await self._link.scripts([call("drop_output", (name,)) for some in names.values() for name in texts(some)])
             forgotten = [call("forget_outputs", keys.OUTPUTS[shard], *some) for shard, some in names.items()]
             gone += sum(await self._link.scripts(forgotten))

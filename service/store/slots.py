@@ -2,7 +2,7 @@
 
 from service.ports.store import Admission
 from service.store import keys
-from service.store.base import Part, call, expiry_ms, ms
+from service.store.base import Part, call, expiry_ms, ms, texts
 
 UNLIMITED = 2**52
 
@@ -41,7 +41,7 @@ class Slots(Part):
         for some in self._together(tuple(keys.chores(chore, shard) for shard in range(keys.SHARDS))):
             if len(found) < limit:
                 members: list[bytes] = await self._link.script(call("due", some, limit - len(found), ms(lease)))
-                found += [member.decode() for member in members]
+                found += texts(members)
         return found
 
     async def done_with(self, chore: str, member: str) -> None:

@@ -32,7 +32,8 @@ _SENTENCES: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((BusyLoadingError,), "Redis is still loading its data."),
     ((ReadOnlyError,), "This Redis server is a replica and takes no writes."),
     ((OutOfMemoryError,), "Redis is out of memory."),
-    ((AuthenticationError, AuthorizationError, NoPermissionError), "Redis refuses the credentials."),
+    ((NoPermissionError,), "Redis does not allow this user what Oncebox needs."),
+    ((AuthenticationError, AuthorizationError), "Redis refuses the credentials of ONCEBOX_REDIS_URL."),
     ((MaxConnectionsError,), "Too many connections to Redis are in use."),
     ((ClusterDownError, ClusterError, RedisClusterException), "The Redis cluster can't serve this key."),
     ((TimeoutError, builtins.TimeoutError), "Redis did not answer in time."),
@@ -50,9 +51,10 @@ _CODES: dict[str, str] = {
     "MISCONF": "Redis can't save its data to disk, and takes no writes.",
     "BUSY": "Redis is busy with a script.",
     "CLUSTERDOWN": "The Redis cluster is down.",
-    "NOAUTH": "Redis refuses the credentials.",
-    "WRONGPASS": "Redis refuses the credentials.",
-    "NOPERM": "Redis refuses the credentials.",
+    "DENIED": "Redis runs in protected mode: it has no password, and refuses other machines.",
+    "NOAUTH": "Redis wants a password, and ONCEBOX_REDIS_URL has none.",
+    "WRONGPASS": "Redis refuses the credentials of ONCEBOX_REDIS_URL.",
+    "NOPERM": "Redis does not allow this user what Oncebox needs.",
     "WRONGTYPE": "A key of Oncebox in Redis holds something else.",
 }
 """By the word with which Redis begins an error: redis-py has no class for some of them."""
@@ -75,7 +77,7 @@ def kind_of(error: BaseException) -> str:
 
 def code_of(error: BaseException) -> str:
     """The word with which Redis began its error, or nothing."""
-    if not isinstance(error, ResponseError):
+    if not isinstance(error, ResponseError | AuthenticationError):
         return ""
     status = getattr(error, "status_code", None)
     if isinstance(status, str) and status:

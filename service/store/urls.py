@@ -1,6 +1,7 @@
 """From a URL to a redis-py client. Every setting that the promises of the store hang on is made here."""
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -127,7 +128,7 @@ def _tls(parts: SplitResult) -> dict[str, Any]:
 def _sentinel(parts: SplitResult, max_connections: int) -> Server:
     hosts = _hosts(parts.netloc, _SENTINEL_PORT)
     name, _, db = parts.path.strip("/").partition("/")
-    if not name or not (db or "0").isdigit():
+    if not name or not re.fullmatch(r"[0-9]{1,9}", db or "0"):
         raise ValueError("a Sentinel URL reads redis+sentinel://host:port,host:port/name/db")
     common = _credentials(parts) | _tls(parts)
     # A Sentinel has no database, and knows nothing of the server's password.

@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.rig import Rig
 from tests.support.browser import Browser, chromium
+from tests.support.missing import missing
 from tests.support.processes import Spawner
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.integration]
@@ -39,7 +40,7 @@ async def rig(_redis_is_there: None, spawn: Spawner, tmp_path: Path) -> AsyncIte
 @pytest.fixture
 async def browser(spawn: Spawner, tmp_path: Path) -> AsyncIterator[Browser]:
     if chromium() is None:
-        pytest.skip("no Chromium: neither ONCEBOX_TEST_CHROMIUM nor PATH has one")
+        missing("no Chromium: neither ONCEBOX_TEST_CHROMIUM nor PATH has one; as root, `make test` installs one")
     async with Browser(spawn, tmp_path) as browser:
         yield browser
 

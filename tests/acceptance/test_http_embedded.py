@@ -1,6 +1,7 @@
 """The stack inside a process of the user's: for one command, and under another ASGI server."""
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -11,6 +12,8 @@ import urllib3
 from service.app import app_of
 from service.embedded import embedded
 from service.settings import Settings
+from tests.acceptance.http_rig import Replica
+from tests.support.processes import Spawner
 from tests.unit.api.fakes import ask, post
 
 pytestmark = pytest.mark.acceptance
@@ -29,6 +32,25 @@ async def test_the_embedded_stack_serves_and_leaves_nothing_behind() -> None:
         await asyncio.to_thread(http.request, "GET", url + "/healthz", timeout=5)
     _, alive = psutil.wait_procs(below, timeout=10)
     assert not alive
+
+
+@pytest.mark.parametrize("place", ["not set", "host", "pvc"])
+def test_an_owner_s_files_outlive_the_sandbox_and_are_nobody_else_s(spawn: Spawner, tmp_path: Path, place: str) -> None:
+    """With nothing set they lie under the local engine's root."""
+    volumes = {"host": f"host:{tmp_path}/volumes", "pvc": "pvc:homes"}
+    replica = Replica(spawn, {"ONCEBOX_VOLUME": volumes[place]} if place in volumes else {})
+
+    def execute(sandbox: str, command: str) -> str:
+        ran = replica.ask("POST", "/v1/exec", {"sandbox_id": sandbox, "command": command})
+        assert ran.status == 200, ran.data
+        return str(ran.json()["stdout"])
+
+    first = replica.sandbox(workspace_owner="alice")
+    execute(first, "echo kept > notes")
+    assert replica.ask("DELETE", f"/v1/sandboxes/{first}").status == 204
+    assert execute(replica.sandbox(workspace_owner="alice"), "cat notes") == "kept\n"
+    assert execute(replica.sandbox(workspace_owner="bob"), "ls") == ""
+    assert (tmp_path / "volumes" / "alice" / "workspace" / "notes").exists() == (place == "host")
 
 
 async def test_the_application_builds_itself_under_any_server_with_a_lifespan() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.bench import claims, fairness, following, growth, peers, polls, results, submits, waiters
 from tests.load.run import machine
+from tests.support.processes import end_in_order
 
 
 async def fence(_folder: Path) -> dict[str, Any]:
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[Path], Coroutine[Any, Any, dict[str, Any]]]] = {
 
 
 def main() -> int:
+    end_in_order()
     wanted = [name for name in os.environ.get("BENCH", "").split(",") if name] or list(SECTIONS)
     failed = False
     for name in wanted:

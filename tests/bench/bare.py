@@ -1,19 +1,18 @@
-"""The baseline: a bare Starlette handler on the same Hypercorn, with the settings that a replica gives it.
+"""The baseline: a bare Starlette handler on the same connections that a replica has.
 
 `python -m tests.bench.bare PORT BYTES` answers every request with a JSON object of that size.
 """
 
 import asyncio
 import sys
-from typing import Any, cast
 
-from hypercorn.asyncio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.serve import BACKLOG, bind, hypercorn_config
+from service.serve import BACKLOG, bind
+from service.server.connections import Connections
 
 
 def app(size: int) -> Starlette:
@@ -30,7 +29,8 @@ def app(size: int) -> Starlette:
 async def main(port: int, size: int) -> None:
     listener = bind("127.0.0.1", port)
     listener.listen(BACKLOG)
-    await serve(cast(Any, app(size)), hypercorn_config(listener.detach(), 1.0), mode="asgi")
+    Connections(app(size), listener).open()
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

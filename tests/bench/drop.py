@@ -31,6 +31,7 @@ from tests.bench import results
 from tests.bench.lossy import LossyProxy
 from tests.load.run import machine
 from tests.support.ports import LOOPBACK
+from tests.support.processes import end_in_order
 from tests.support.stack import Stack
 
 OWNER = "drop"
@@ -239,6 +240,7 @@ def record(ways: list[Way], terms: Terms) -> None:
 
 
 def main() -> int:
+    end_in_order()
     terms = Terms()
     print(f"This takes up to {terms.patience + terms.seconds:.0f} s.", flush=True)
     with tempfile.TemporaryDirectory(prefix="oncebox-drop-", ignore_cleanup_errors=True) as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import os
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from service.core import fence
+from service.core import fence, startup
 from service.core.fence import Boot
 from tests.contract.fence_commands import Case
 
@@ -51,6 +52,11 @@ class Place(Protocol):
     directory: str
     """Where fences stand; new and empty."""
 
+    @property
+    def inherited(self) -> dict[str, str]:
+        """The startup variables that the daemon hands on to its commands."""
+        ...
+
     def run(
         self,
         text: str,
@@ -64,6 +70,10 @@ class Place(Protocol):
         """Run a text to its end."""
         ...
 
+    def own(self, text: str) -> str:
+        """What one of Oncebox's own small commands prints."""
+        return self.run(text, dict.fromkeys(self.inherited, "")).output.decode()
+
     def run_case(self, text: str, env: dict[str, str], case: Case) -> Ended:
         """Run a text with what is done to a case's command."""
         try:
@@ -74,7 +84,7 @@ class Place(Protocol):
 
 def boot_mark(place: Place) -> Boot | None:
     """The place's boot mark, made where it is missing."""
-    return fence.parse_ready(place.run(fence.ready(place.directory, secrets.token_hex(16))).output.decode()).boot
+    return fence.parse_ready(place.own(fence.ready(place.directory, secrets.token_hex(16)))).boot
 
 
 def fenced(
@@ -84,7 +94,7 @@ def fenced(
     if "boot" not in how:
         boot = boot_mark(place)
         how["boot"] = boot and boot.text
-    how = {"directory": place.directory, "fingerprint": "f" * 32, "timeout": 60, **how}
+    how = {"directory": place.directory, "fingerprint": "f" * 32, "timeout": 60, "inherited": place.inherited, **how}
     return fence.wrapper(command, env or {}, token=token, **how)
 
 
@@ -99,6 +109,8 @@ class Shell(Place):
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     prefix: tuple[str, ...] = ()
     """A program that starts the shell in other surroundings."""
+    image: dict[str, str] = field(default_factory=dict)
+    """What the daemon has in its environment, and hands on."""
 
     def __post_init__(self) -> None:
         self.directory = self.directory or str(self.home / "fences")
@@ -115,6 +127,10 @@ class Shell(Place):
                 (self.bin / "bash").symlink_to("/bin/bash")
             self.path = f"{self.bin}:/usr/local/bin:/usr/bin:/bin"
 
+    @property
+    def inherited(self) -> dict[str, str]:
+        return startup.acting(self.image)
+
     @staticmethod
     def missing(name: str) -> str | None:
         """Why this shell can't be tried here, or None."""
@@ -126,7 +142,7 @@ class Shell(Place):
         """A process in its own group, without input, its two outputs in one file."""
         output = self.home / f"{secrets.token_hex(16)}.output"
         word = "bash" if self.name == "bash" else "sh"
-        base = {"PATH": self.path, "HOME": str(self.home), "LANG": "C.UTF-8"}
+        base = {"PATH": self.path, "HOME": str(self.home), "LANG": "C.UTF-8", **self.image}
         with output.open("wb") as out:
             process = subprocess.Popen(
                 [*self.prefix, word, "-c", text],
@@ -201,6 +217,12 @@ class Execd(Place):
         self._base = urllib.parse.urlsplit(url)
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self.directory = directory
+
+    @functools.cached_property
+    def inherited(self) -> dict[str, str]:
+        code, environ = self.call("GET", f"/files/download?path={startup.ENVIRONMENT}&offset=1")
+        assert code == 200, environ
+        return startup.acting(startup.of_daemon(environ))
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         """One request."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from service.client.driver import Hooks
 from service.client.rules import Terms
@@ -20,6 +20,8 @@ from service.client.transport import Target
 from service.client.transport_async import AsyncTransport
 from service.client.transport_sync import SyncTransport
 from tests.unit.client.fake_service import FakeService
+
+S = TypeVar("S", bound="SdkServer")
 
 SPEED = 250.0
 """Seconds of the fake service in one of ours."""
@@ -141,7 +143,7 @@ def _wire(made: Answer) -> bytes:
 
 
 @contextlib.contextmanager
-def serving(server: SdkServer) -> Iterator[SdkServer]:
+def serving(server: S) -> Iterator[S]:
     """The server, while the block lasts."""
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

@@ -11,6 +11,7 @@ import yaml  # type: ignore[import-untyped]
 
 from service import serve, settings
 from service.api.waiting import SIGN_OF_LIFE_SECONDS
+from service.server.connections import KEEP_ALIVE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -144,6 +145,29 @@ def test_what_is_mounted_and_what_is_named_is_there(name: str) -> None:
     assert set(service.get("depends_on", {})) <= set(SERVICES)
 
 
+def stopped_after(name: str) -> set[str]:
+    """What `docker compose stop` leaves running until this service has ended: all that it depends on."""
+    after = set(SERVICES[name].get("depends_on", {}))
+    return after.union(*map(stopped_after, after))
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_a_replica_ends_while_everything_that_it_finishes_its_work_with_is_there(name: str) -> None:
+    served = {each for each, service in SERVICES.items() if set(service["networks"]) & {"store", "engines"}}
+    assert stopped_after(name) == served - set(REPLICAS)
+    assert name in stopped_after("balancer")
+
+
+def test_a_replica_starts_without_the_engine_that_was_not_chosen() -> None:
+    """The local one is scaled to nothing, which is no failure where only its start is waited for."""
+    assert SERVICES["engine"]["scale"] == "${LOCAL_ENGINES:-1}"
+    for replica in REPLICAS.values():
+        assert replica["depends_on"]["engine"]["condition"] == "service_started"
+        assert {name for name in replica["depends_on"] if "profiles" in SERVICES[name]} == {
+            name for name, how in replica["depends_on"].items() if how.get("required") is False
+        }
+
+
 def test_redis_keeps_what_it_has_acknowledged_and_evicts_nothing() -> None:
     words = SERVICES["redis"]["command"]
     options = dict(zip(words[1::2], words[2::2], strict=True))
@@ -157,8 +181,8 @@ def test_the_balancer_knows_every_replica_and_closes_connections_before_they_do(
     named = {value for name, value in variables.items() if name.startswith("REPLICA_")}
     assert named == {f"{name}:8700" for name in REPLICAS}
     assert set(re.findall(r'"\$\{(\w+)\}"', HAPROXY)) == set(variables)
-    assert timeout("http-keep-alive") < serve.KEEP_ALIVE_SECONDS
-    assert timeout("client") < serve.KEEP_ALIVE_SECONDS
+    assert timeout("http-keep-alive") < KEEP_ALIVE_SECONDS
+    assert timeout("client") < KEEP_ALIVE_SECONDS
 
 
 def test_the_balancers_patience_is_short_but_longer_than_the_time_between_two_signs_of_life() -> None:

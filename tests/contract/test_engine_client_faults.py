@@ -612,7 +612,7 @@ async def test_calls_are_observed(rig: Rig) -> None:
     rig.behave = answering(stream_head() + chunk(INIT) + chunk(PING))
     stream = engine.stream("sb", COMMAND, silence=5)
     await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     await engine.close()
     assert seen == [
         ("get", "answer"),

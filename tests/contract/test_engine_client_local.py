@@ -35,6 +35,7 @@ from service.ports.engine import (
     Unclear,
 )
 from tests.support.processes import ManagedProcess
+from tests.support.waiting import PATIENCE
 
 T = TypeVar("T")
 
@@ -115,7 +116,7 @@ async def answers(engine: Engine, sandbox: str) -> bool:
     return True
 
 
-async def until(holds: Callable[[], object], timeout: float = 20.0) -> None:
+async def until(holds: Callable[[], object], timeout: float = PATIENCE) -> None:
     """Waits until `holds()`, awaited where it has to be, is true."""
     async with asyncio.timeout(timeout):
         while True:
@@ -418,7 +419,7 @@ async def test_a_reader_that_leaves_does_not_stop_the_command(engine: OpenSandbo
     spec = CommandSpec(command="echo a; sleep 0.5; exit 4", timeout=30)
     stream = engine.stream(sandbox, spec, silence=9)
     command = (await anext(stream)).text
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     assert (await ended(engine, sandbox, command)).exit_code == 4
 
 

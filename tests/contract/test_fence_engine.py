@@ -4,9 +4,11 @@ import json
 import os
 import re
 import secrets
+import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,9 @@ from service.core import fence
 from service.core.fence import Fence, Look, Marker
 from tests.contract.fence_commands import CASES, Case
 from tests.contract.fence_rig import Ended, Execd, boot_mark, fenced
+from tests.contract.fence_startups import NO_PATH, STARTS, Start, compare, here
 from tests.contract.local_engine_rig import BWRAP_MISSING, RunningEngine, RunningSandbox
+from tests.support.ports import free_port
 from tests.support.processes import Spawner
 
 pytestmark = pytest.mark.acceptance
@@ -106,6 +110,75 @@ def test_fenced_commands_end_and_print_as_unfenced_ones(site: Site) -> None:
 
     with ThreadPoolExecutor(6) as threads:
         assert [found for found in threads.map(differs, CASES) if found] == []
+
+
+def test_fenced_commands_do_what_unfenced_ones_do_where_their_environment_acts(site: Site) -> None:
+    def differs(start: Start) -> str | None:
+        directory = f"{site.execd.directory}/here-{secrets.token_hex(4)}"
+        plain, behind, _ = compare(site.execd, start, directory, sent=True)
+        return None if behind == plain else f"{start.name}: {plain} {behind}"
+
+    with ThreadPoolExecutor(6) as threads:
+        assert [found for found in threads.map(differs, [*STARTS, *NO_PATH]) if found] == []
+
+
+Daemons = Callable[[dict[str, str], str], AbstractContextManager[Execd]]
+
+
+@pytest.fixture(params=["plain", "bwrap", "execd"])
+def daemons(request: pytest.FixtureRequest, spawn: Spawner, tmp_path: Path) -> Daemons:
+    """Starts daemons of each kind in environments of their own, with a fence directory each."""
+    program = os.environ.get("ONCEBOX_TEST_EXECD", "")
+    if request.param == "execd" and not program:
+        pytest.skip("ONCEBOX_TEST_EXECD names no program of the real execd")
+    if request.param == "bwrap" and BWRAP_MISSING:
+        pytest.skip(BWRAP_MISSING)
+    if request.param == "execd":
+        return lambda env, directory: real_daemon(spawn, program, env, directory)
+    engine = RunningEngine(spawn, "--isolation", request.param, root=tmp_path / "engine")
+    return lambda env, directory: local_daemon(engine, env, directory)
+
+
+@contextmanager
+def local_daemon(engine: RunningEngine, env: dict[str, str], directory: str) -> Iterator[Execd]:
+    sandbox = engine.create(env=env)
+    yield Execd(sandbox.execd, directory)
+    sandbox.delete()
+
+
+@contextmanager
+def real_daemon(spawn: Spawner, program: str, env: dict[str, str], directory: str) -> Iterator[Execd]:
+    port = free_port()
+    process = spawn([program, "--port", str(port)], name=f"execd-{port}", env=env)
+    execd = Execd(f"http://127.0.0.1:{port}", directory)
+    deadline = time.monotonic() + 20
+    while not answers(execd):
+        assert time.monotonic() < deadline, process
+        time.sleep(0.02)
+    yield execd
+    process.kill()
+
+
+def answers(execd: Execd) -> bool:
+    """Whether the daemon is there."""
+    try:
+        return execd.call("GET", "/ping")[0] == 200
+    except OSError:
+        return False
+
+
+def test_so_they_do_where_the_environment_of_their_daemon_acts(daemons: Daemons) -> None:
+    def differs(start: Start) -> str | None:
+        directory = f"/tmp/oncebox-test-{secrets.token_hex(8)}"
+        with daemons(here(start, f"{directory}/here"), directory) as execd:
+            plain, behind, token = compare(execd, start, f"{directory}/here", sent=False)
+            noted = fence.parse_look(execd.own(fence.look(directory, token))).fence
+            execd.own(f"rm -rf {directory}")
+        same = behind == plain and noted is not None and noted.exit_code == plain.code
+        return None if same else f"{start.name}: {plain} {behind} {noted}"
+
+    with ThreadPoolExecutor(6) as threads:
+        assert [found for found in threads.map(differs, STARTS) if found] == []
 
 
 def test_a_doubled_submission_runs_once_and_leads_to_the_run(site: Site) -> None:

@@ -91,7 +91,7 @@ def test_the_text_is_short_and_shows_the_token(shell: Shell) -> None:
     text, env = fenced(shell, "x" * 90_000, token)
     assert len(text) < 100
     assert token in text
-    assert set(env) == fence.RESERVED_VARIABLES
+    assert set(env) == {fence.COMMAND_VARIABLE, fence.SCRIPT_VARIABLE}
 
 
 def test_an_engine_that_ignores_the_environment_runs_nothing(shell: Shell) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.contract.local_engine_rig import CREATE, Answer, RunningEngine, RunningSandbox, call, shared_engine
 from tests.support.processes import Spawner
+from tests.support.waiting import PATIENCE
 
 CUT = (ConnectionError, http.client.HTTPException)
 
@@ -49,7 +50,7 @@ def submit(sandbox: RunningSandbox, command: str) -> Answer:
     return call(sandbox.execd + "/command", "POST", {"command": command, "background": True})
 
 
-def eventually(condition: Callable[[], object], timeout: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], timeout: float = PATIENCE) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline

@@ -24,6 +24,7 @@ from tests.contract.local_engine_rig import (
     shared_engine,
 )
 from tests.support.processes import Spawner
+from tests.support.waiting import PATIENCE
 
 needs_bwrap = pytest.mark.skipif(bool(BWRAP_MISSING), reason=BWRAP_MISSING or "bwrap is there")
 
@@ -41,7 +42,7 @@ only_bwrap = pytest.mark.parametrize("engine", ["bwrap"], indirect=True, scope="
 only_plain = pytest.mark.parametrize("engine", ["plain"], indirect=True, scope="module")
 
 
-def eventually(condition: Callable[[], object], timeout: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], timeout: float = PATIENCE) -> None:
     """Returns as soon as the condition is true; fails after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

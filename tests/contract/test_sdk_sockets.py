@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import signal
+import socket
+import socketserver
 import ssl
 import subprocess
 import sys
@@ -269,3 +273,125 @@ async def test_a_certificate_that_is_not_trusted_is_an_error_at_once(certificate
             with pytest.raises(ConnectionFailed, match="TLS") as caught:
                 await async_client.sandbox("sb-1").refresh()
         assert not caught.value.retryable
+
+
+class SilentAtFirst(SdkServer):
+    """Makes a sandbox, but its first answer never comes."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeService({}))
+        self.silent = threading.Event()
+
+    def answer_to(self, door: Any, method: str, target: str, headers: dict[str, str], body: bytes) -> bool:
+        if self.silent.is_set():
+            return super().answer_to(door, method, target, headers, body)
+        self._served(method, target, headers, body)
+        self.silent.set()
+        door.hold()
+        return False
+
+
+async def test_a_create_that_is_cancelled_leaves_nothing_on_the_service() -> None:
+    with serving(SilentAtFirst()) as server:
+        async with AsyncClient(server.url) as client:
+            task = asyncio.create_task(client.create_sandbox())
+            await asyncio.to_thread(server.silent.wait, 30)
+            assert server.service.sandboxes
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        assert not server.service.sandboxes
+
+
+INTERRUPTED = """
+import signal, sys
+from oncebox import Client
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", flush=True)
+Client(sys.argv[1]).create_sandbox()
+"""
+INTERRUPTED_ASYNC = """
+import asyncio, signal, sys
+from oncebox import AsyncClient
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", flush=True)
+async def main():
+    async with AsyncClient(sys.argv[1]) as client:
+        await client.create_sandbox()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("script", [INTERRUPTED, INTERRUPTED_ASYNC])
+def test_nor_does_one_that_is_interrupted(script: str) -> None:
+    with serving(SilentAtFirst()) as server:
+        with subprocess.Popen(
+            [sys.executable, "-c", script, server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert server.silent.wait(60)
+            assert server.service.sandboxes
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert not server.service.sandboxes
+
+
+class Says(socketserver.BaseRequestHandler):
+    """Says the same to everybody, whatever they say."""
+
+    said = b""
+
+    def handle(self) -> None:
+        self.request.recv(65_536)
+        self.request.sendall(self.said)
+        self.request.shutdown(socket.SHUT_WR)
+        while self.request.recv(65_536):
+            pass
+
+
+@contextlib.contextmanager
+def saying(said: bytes) -> Iterator[str]:
+    handler = type("SaysThis", (Says,), {"said": said})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said"),
+    [
+        # An http service, asked by https.
+        ("https", b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"),
+        # An https service, asked by http: a TLS alert.
+        ("http", b"\x15\x03\x01\x00\x02\x02\x46"),
+        # The two sides know no common version; or the service wants a certificate of ours.
+        ("https", b"\x15\x03\x01\x00\x02\x02\x46"),
+        ("https", b"\x15\x03\x03\x00\x02\x02\x28"),
+    ],
+)
+async def test_a_peer_of_the_wrong_kind_is_an_error_at_once(scheme: str, said: bytes) -> None:
+    with saying(said) as place:
+        with Client(f"{scheme}://{place}") as client, pytest.raises(ConnectionFailed, match="TLS") as caught:
+            client.sandbox("sb-1").refresh()
+        assert not caught.value.retryable
+        async with AsyncClient(f"{scheme}://{place}") as async_client:
+            with pytest.raises(ConnectionFailed, match="TLS") as caught:
+                await async_client.sandbox("sb-1").refresh()
+        assert not caught.value.retryable
+
+
+async def test_a_handshake_that_breaks_off_may_pass() -> None:
+    with saying(b"") as place:
+        with Client(f"https://{place}", deadline=0) as client, pytest.raises(ConnectionFailed) as caught:
+            client.sandbox("sb-1").refresh()
+        assert caught.value.retryable
+        async with AsyncClient(f"https://{place}", deadline=0) as async_client:
+            with pytest.raises(ConnectionFailed) as caught:
+                await async_client.sandbox("sb-1").refresh()
+        assert caught.value.retryable

@@ -30,7 +30,7 @@ from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import ManagedProcess, Spawner
 from tests.support.redis_server import Option, RedisServer
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 LEASE = 1.0
 """Seconds of a claim's lease: the shortest that there is, so that tests need not wait for long."""
@@ -63,7 +63,7 @@ class PausePoints:
         """How many have reached the point while it was held."""
         return sum(path.stat().st_size for path in self.folder.glob(f"{point}.*.hit"))
 
-    async def reached(self, point: str, *, times: int = 1, timeout: float = 20.0) -> None:
+    async def reached(self, point: str, *, times: int = 1, timeout: float = PATIENCE) -> None:
         """Waits until so many wait at the point."""
         await eventually(lambda: self.count(point) >= times, timeout=timeout)
 

@@ -103,7 +103,7 @@ async def follow(core: Core, command_id: str, *, seconds: float = 60, **more: An
     text, cursor = "", None
     async with asyncio.timeout(seconds):
         while True:
-            page = await core.jobs.get("default", command_id, cursor=cursor, wait=5, **more)
+            page = (await core.jobs.get("default", command_id, cursor=cursor, wait=5, **more)).whole()
             assert isinstance(page, JobOutput)
             text = page.output if page.replace else text + page.output
             cursor = page.cursor

@@ -68,13 +68,14 @@ class Replica:
         return str(got.json["command_id"])
 
     async def finished(self, tenant: str, command_id: str) -> Any:
-        """The job at its end."""
-        cursor = ""
+        """The job at its end, with the whole of its output, which comes in pieces."""
+        cursor = output = ""
         while True:
             got = await self.ask(tenant, "GET", f"/v1/exec-jobs/{command_id}?wait=5{cursor}")
             assert got.status == 200, got.body
+            output = got.json["output"] if got.json["replace"] else output + got.json["output"]
             if got.json["cursor"] is None:
-                return got.json
+                return {**got.json, "output": output}
             cursor = f"&cursor={got.json['cursor']}"
 
 

@@ -76,7 +76,9 @@ async def test_joined_chunks_equal_the_log_however_they_are_cut(core: Core, othe
             while True:
                 replica = chance.choice([core, other])
                 limit = chance.choice([1, 2, 3, 7, 100, 4096])
-                page = await replica.jobs.get("default", id, cursor=cursor, limit=limit, wait=1, encoding=encoding)
+                page = (
+                    await replica.jobs.get("default", id, cursor=cursor, limit=limit, wait=1, encoding=encoding)
+                ).whole()
                 pieces.append(page.output)  # type: ignore[union-attr]
                 cursor = page.cursor
                 if cursor is None:
@@ -89,14 +91,14 @@ async def test_joined_chunks_equal_the_log_however_they_are_cut(core: Core, othe
 
 async def test_a_read_that_fails_keeps_the_place_and_the_state(here: Rig, core: Core, box: str) -> None:
     id = await submit(core, box, "echo first; sleep 30")
-    page = await core.jobs.get("default", id, cursor=None, wait=0)
+    page = (await core.jobs.get("default", id, cursor=None, wait=0)).whole()
     async with asyncio.timeout(10):
         while page.output != "first\n":  # type: ignore[union-attr]
-            page = await core.jobs.get("default", id)
+            page = (await core.jobs.get("default", id)).whole()
     await here.dev(f"sandboxes/{box}/execd", {"action": "kill"})
     async with asyncio.timeout(10):
         while page.logs_ok:
-            page = await core.jobs.get("default", id, cursor=page.cursor)
+            page = (await core.jobs.get("default", id, cursor=page.cursor)).whole()
             await asyncio.sleep(0.05)
     assert page.state is JobState.RUNNING
     assert page.cursor is not None
@@ -150,7 +152,7 @@ async def test_the_sandbox_gone_under_a_running_job_is_lost_with_its_output(core
 
 
 async def output_is(core: Core, id: str, wanted: str) -> bool:
-    return (await core.jobs.get("default", id)).output == wanted  # type: ignore[union-attr]
+    return (await core.jobs.get("default", id)).whole().output == wanted  # type: ignore[union-attr]
 
 
 # -- results that last
@@ -179,9 +181,9 @@ async def test_of_a_long_output_the_end_is_kept_and_how_much_came_before(here: R
     id = await submit(core, box, "seq 100000")
     await follow(core, id)
     await core.sandboxes.delete("default", box)
-    page = await core.jobs.get("default", id)
+    page = (await core.jobs.get("default", id)).whole()
     whole = "".join(f"{n}\n" for n in range(1, 100_001))
-    assert page.skipped_bytes == len(whole) - 1000  # type: ignore[union-attr]
+    assert page.skipped_bytes == len(whole) - 1000
     assert page.output == whole[-1000:]  # type: ignore[union-attr]
 
 
@@ -253,7 +255,7 @@ async def test_an_exec_with_a_key_is_replayed(core: Core, other: Core, box: str)
     again = await other.execs.run("default", request, "key")
     assert (first.replayed, again.replayed) == (False, True)
     assert again.value == first.value
-    shown = await other.jobs.get("default", first.value.command_id)
+    shown = (await other.jobs.get("default", first.value.command_id)).whole()
     assert isinstance(shown, ExecJobOutput)
     assert (shown.kind, shown.stdout, shown.exit_code) == ("exec", "x\n", 0)
 
@@ -267,10 +269,16 @@ async def test_an_exec_that_times_out_keeps_what_it_printed(core: Core, box: str
 async def test_an_exec_s_bounded_output_says_that_it_was_cut(here: Rig) -> None:
     core = await here.replica(record_output=100)
     box = await here.sandbox(core)
-    result = (await core.execs.run("default", Exec(sandbox_id=box, command="seq 1000"), None)).value
+    command = "seq 1000; seq 1000 >&2; echo short"
+    result = (await core.execs.run("default", Exec(sandbox_id=box, command=command), None)).value
+    printed = 2 * len("".join(f"{n}\n" for n in range(1, 1001))) + len("short\n")
     assert result.truncated
-    assert result.stdout.endswith("999\n1000\n")
-    assert len(result.stdout) == 100
+    assert result.stdout.endswith("999\n1000\nshort\n")
+    assert len(result.stdout) == len(result.stderr) == 100
+    assert result.skipped_bytes == printed - 200
+    shown = await core.jobs.get("default", result.command_id)
+    assert isinstance(shown, ExecJobOutput)
+    assert (shown.truncated, shown.skipped_bytes) == (True, printed - 200)
 
 
 async def test_a_streamed_exec_shows_text_as_it_comes_and_ends_with_the_result(core: Core, box: str) -> None:
@@ -354,7 +362,7 @@ async def test_callers_who_poll_as_fast_as_they_like_do_not_hurry_the_engine(
     async def poll(replica: Core, id: str) -> None:
         cursor = None
         while asyncio.get_running_loop().time() < started + 3:
-            cursor = (await replica.jobs.get("default", id, cursor=cursor)).cursor
+            cursor = (await replica.jobs.get("default", id, cursor=cursor)).whole().cursor
 
     await asyncio.gather(*(poll(replica, id) for id in ids for replica in (core, other) for _ in range(2)))
     took = asyncio.get_running_loop().time() - started
@@ -375,7 +383,7 @@ async def test_watched_jobs_make_room_for_the_first_and_last_reads_of_others(
     polls = []
     for id in ids:
         for replica in (core, other):
-            cursor = (await replica.jobs.get("default", id)).cursor
+            cursor = (await replica.jobs.get("default", id)).whole().cursor
             polls.append(asyncio.create_task(replica.jobs.get("default", id, cursor=cursor, wait=30)))
     await asyncio.sleep(1.5)
     before = await here.dev("stats")
@@ -397,4 +405,4 @@ async def test_watched_jobs_make_room_for_the_first_and_last_reads_of_others(
 
 
 async def state_is(core: Core, id: str, state: JobState) -> bool:
-    return (await core.jobs.get("default", id)).state is state
+    return (await core.jobs.get("default", id)).whole().state is state

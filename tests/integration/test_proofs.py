@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from service import errors
-from service.core import identity, looking, reconciling, records
+from service.core import identity, jobs, looking, reconciling, records
 from service.core.app import Core
 from service.core.fence import Boot
 from service.core.looking import token_of
@@ -248,6 +248,25 @@ async def test_after_redis_lost_its_data_another_exec_gets_no_result_of_a_first_
     with contextlib.suppress(errors.IdempotencyKeyReused):
         async for event in other.execs.stream("default", Exec(sandbox_id=box, command="echo two"), "key"):
             pytest.fail(f"another's run was shown: {event}")
+
+
+async def test_a_keyed_submission_whose_command_is_not_confirmed_is_no_answer_yet(
+    core: Core, box: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "CONFIRMED_WAIT", 0.5)
+    confirm = core.reconciler.confirm
+
+    async def not_yet(record: Record, _: JobBody) -> Record:
+        return record
+
+    monkeypatch.setattr(core.reconciler, "confirm", not_yet)
+    assert await submit(core, box, "exit 3", None), "no other request can have this key"
+    with pytest.raises(errors.OutcomeUnknown) as told:
+        await submit(core, box, "exit 3", "key")
+    assert told.value.retryable
+    monkeypatch.setattr(core.reconciler, "confirm", confirm)
+    page, _ = await follow(core, await submit(core, box, "exit 3", "key"))
+    assert (page.state, page.exit_code) == (JobState.EXITED, 3)
 
 
 class Held:

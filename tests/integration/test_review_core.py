@@ -134,9 +134,13 @@ async def test_a_delete_records_what_a_running_exec_has_printed(core: Core, othe
     await eventually(listed)
     await asyncio.sleep(0.3)
     await other.sandboxes.delete("default", box)
-    with pytest.raises(errors.OutcomeUnknown):
+    with pytest.raises(errors.OutcomeUnknown) as first:
         await running
-    shown = await other.jobs.get("default", ids[0])
+    assert not first.value.replayed
+    with pytest.raises(errors.OutcomeUnknown) as again:
+        await other.execs.run("default", request, "key")
+    assert again.value.replayed
+    shown = (await other.jobs.get("default", ids[0])).whole()
     assert isinstance(shown, ExecJobOutput)
     assert (shown.state, shown.stdout, shown.stderr) == (JobState.LOST, "said\n", "complained\n")
     assert not shown.output_complete
@@ -159,14 +163,15 @@ async def test_an_exec_whose_recorded_output_had_to_go_says_so(core: Core, other
     await core.store.trim_outputs(0)
     again = await other.execs.run("default", request, "key")
     assert (again.value.exit_code, again.value.stdout, again.value.truncated) == (0, "", True)
-    shown = await other.jobs.get("default", first.value.command_id)
+    assert (first.value.skipped_bytes, again.value.skipped_bytes) == (0, len("said\n"))
+    shown = (await other.jobs.get("default", first.value.command_id)).whole()
     assert isinstance(shown, ExecJobOutput)
     assert (shown.truncated, shown.output_complete) == (True, False)
 
 
 async def test_a_reader_who_leaves_a_streamed_exec_leaves_nothing_that_waits(core: Core, box: str) -> None:
     stream = core.execs.stream("default", Exec(sandbox_id=box, command="echo a; sleep 60", timeout=3600), None)
-    async with contextlib.aclosing(stream):  # type: ignore[type-var]
+    async with contextlib.aclosing(stream):
         async for event in stream:
             if event.kind == "stdout":
                 break
@@ -191,7 +196,7 @@ async def test_a_log_that_its_own_job_damages_is_read_to_an_end(here: Rig, damag
     place, cursor, pages = 0, None, 0
     async with asyncio.timeout(60):
         while True:
-            page = await core.jobs.get("default", id, cursor=cursor, limit=20_000, wait=5)
+            page = (await core.jobs.get("default", id, cursor=cursor, limit=20_000, wait=5)).whole()
             assert isinstance(page, JobOutput)
             place = 0 if page.replace else place + page.skipped_bytes
             assert page.output == whole[place : place + len(page.output)]

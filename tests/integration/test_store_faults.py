@@ -334,7 +334,7 @@ async def test_wrong_credentials_are_named_as_such(start_redis: RedisStarter, op
     server = start_redis(requirepass="secret")
     assert await opened(server).get(JOB) is None
     server.password = None
-    with pytest.raises(StoreUnavailable, match="credentials"):
+    with pytest.raises(StoreUnavailable, match="wants a password"):
         await opened(server).get(JOB)
     server.password = "wrong"
     with pytest.raises(StoreUnavailable, match="credentials"):

@@ -14,6 +14,7 @@ from tests.bench import results
 from tests.load.report import answers
 from tests.load.run import Run, run
 from tests.load.verdict import latencies
+from tests.support.processes import end_in_order
 
 BUILD = Path("build")
 FULL = 500
@@ -37,6 +38,7 @@ def show(done: Run) -> None:
 
 
 def main() -> int:
+    end_in_order()
     sandboxes = int(os.environ.get("SANDBOXES") or 500)
     with tempfile.TemporaryDirectory(prefix="oncebox-load-", ignore_cleanup_errors=True) as folder:
         done = asyncio.run(run(sandboxes, Path(folder)))

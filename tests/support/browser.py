@@ -19,7 +19,7 @@ from tests.support.ports import LOOPBACK
 from tests.support.processes import Spawner
 from tests.support.waiting import eventually
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+NAMES = (os.environ.get("ONCEBOX_TEST_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -37,8 +37,7 @@ START_SECONDS = 60.0
 
 def chromium() -> str | None:
     """The browser: `ONCEBOX_TEST_CHROMIUM`, else what PATH has, else None."""
-    named = os.environ.get("ONCEBOX_TEST_CHROMIUM")
-    return named or next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class Browser:

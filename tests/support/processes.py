@@ -15,13 +15,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.waiting import PATIENCE
+
 POLL_INTERVAL = 0.01
 """Seconds between two looks at a process that is waited for."""
 
 SHOWN_OUTPUT = 8_000
 """Characters of a process's output, counted from the end, that a message shows."""
 
+USUALLY_IGNORED = {signal.SIGPIPE, signal.SIGXFSZ}
+"""By Python itself, which gives them back to what it starts (`restore_signals`)."""
+
 _started: "weakref.WeakSet[ManagedProcess]" = weakref.WeakSet()
+
+
+def take_signals() -> None:
+    """Signals do in this process, and in those that it starts, what they do in one that a terminal started.
+
+    An ignored or blocked signal is inherited: `nohup` ignores SIGHUP, a script's `&` SIGINT and SIGQUIT.
+    """
+    for number in signal.valid_signals() - USUALLY_IGNORED:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def end_in_order() -> None:
+    """SIGTERM, and a terminal that goes away, end this process as Ctrl-C does: what it started ends with it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+
+
+def not_taken(status: str) -> dict[str, set[int]]:
+    """The signals that a process blocks and ignores, from its `/proc/PID/status`."""
+    masks = re.findall(r"^(SigBlk|SigIgn):\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return {name: {number for number in range(1, 65) if int(mask, 16) >> number - 1 & 1} for name, mask in masks}
 
 
 class ManagedProcess:
@@ -110,7 +138,7 @@ class ManagedProcess:
             f"--- stdout\n{self.stdout[-SHOWN_OUTPUT:]}\n--- stderr\n{self.stderr[-SHOWN_OUTPUT:]}"
         )
 
-    def wait_for_line(self, pattern: str, *, timeout: float = 20.0) -> re.Match[str]:
+    def wait_for_line(self, pattern: str, *, timeout: float = PATIENCE) -> re.Match[str]:
         """Waits for a line on either output that the regular expression finds, and returns the match."""
         expression = re.compile(pattern, re.MULTILINE)
         deadline = time.monotonic() + timeout
@@ -120,7 +148,7 @@ class ManagedProcess:
                 return match
             self._still_waiting(f"a line like {pattern!r}", ended=ended, deadline=deadline)
 
-    def wait_for_url(self, url: str, *, status: int = 200, timeout: float = 20.0) -> None:
+    def wait_for_url(self, url: str, *, status: int = 200, timeout: float = PATIENCE) -> None:
         """Waits until a GET of the URL is answered with the status."""
         deadline = time.monotonic() + timeout
         # Loopback is never reached through a proxy that the environment names.
@@ -138,7 +166,7 @@ class ManagedProcess:
                     return
             self._still_waiting(f"{status} from {url}", ended=ended, deadline=deadline)
 
-    def wait(self, *, timeout: float = 20.0) -> int:
+    def wait(self, *, timeout: float = PATIENCE) -> int:
         """Waits for its end and returns its exit code."""
         try:
             return self._popen.wait(timeout)
@@ -149,7 +177,7 @@ class ManagedProcess:
         """Sends a signal to the process alone. To one that has ended, nothing is sent."""
         self._popen.send_signal(number)
 
-    def terminate(self, *, timeout: float = 10.0) -> int:
+    def terminate(self, *, timeout: float = PATIENCE) -> int:
         """Asks it to end with SIGTERM, as an operator does, and returns its exit code."""
         self.send(signal.SIGTERM)
         try:

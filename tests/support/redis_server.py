@@ -19,10 +19,11 @@ from redis.retry import Retry
 
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import POLL_INTERVAL, ManagedProcess
+from tests.support.waiting import PATIENCE
 
 OLDEST_VERSION = 7
 
-START_TIMEOUT = 15.0
+START_TIMEOUT = PATIENCE
 """Seconds that a server has to answer its first PING."""
 
 SERVICE_NAME = "oncebox"

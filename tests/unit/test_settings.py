@@ -76,6 +76,10 @@ WRONG = [
     ("ONCEBOX_LEASE", "15s"),
     ("ONCEBOX_LEASE", "0"),
     ("ONCEBOX_LEASE", "nan"),
+    ("ONCEBOX_LEASE", "1_5"),
+    ("ONCEBOX_LEASE", "\u0661\u0665"),
+    ("ONCEBOX_LEASE", "1e300"),
+    ("ONCEBOX_RECORD_OUTPUT", "\u00b2"),
     ("ONCEBOX_RETENTION", "inf"),
     ("ONCEBOX_CLAIM_WAIT", "-1"),
     ("ONCEBOX_RECORD_OUTPUT", "1.5"),
@@ -142,7 +146,7 @@ def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
         load({"ONCEBOX_CONFIG": str(tmp_path / "nowhere.toml")})
 
 
-@pytest.mark.parametrize("value", ["true", "[1]", "1979-05-27"])
+@pytest.mark.parametrize("value", ["true", "[1]", "1979-05-27", "1" + "0" * 400, "inf"])
 def test_a_value_of_another_type_in_the_file_is_wrong(tmp_path: Path, value: str) -> None:
     file = tmp_path / "oncebox.toml"
     file.write_text(f"ONCEBOX_LEASE = {value}\n")

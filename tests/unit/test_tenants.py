@@ -99,13 +99,13 @@ def test_a_broken_file_is_refused(text: str) -> None:
         parse(text)
 
 
-def test_a_file_that_breaks_keeps_the_one_before(tmp_path: Path) -> None:
+async def test_a_file_that_breaks_keeps_the_one_before(tmp_path: Path) -> None:
     known = two(tmp_path)
     (tmp_path / "tenants.toml").write_text("[acme")
-    assert not known.reload()
+    assert not await known.reload()
     assert known.authenticate(bearer(ALICE)) == "acme"
     (tmp_path / "tenants.toml").unlink()
-    assert not known.reload()
+    assert not await known.reload()
     assert known.authenticate(bearer(ALICE)) == "acme"
 
 

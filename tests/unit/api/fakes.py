@@ -9,9 +9,10 @@ import msgspec
 
 from service.api.application import Application
 from service.api.auth import Authenticator
-from service.core.answers import Answer, Event, ExecEvent, RawOutput
+from service.core.answers import Answer, Event, ExecEvent, OutputPage, RawOutput
 from service.core.app import Core
 from service.core.rates import Rate
+from service.core.room import Room, Share
 from service.messages import (
     CreateSandbox,
     Exec,
@@ -56,6 +57,8 @@ class FakeCore:
     settings: Settings = field(default_factory=Settings)
     rate: Rate | None = None
     counted: list[tuple[str, str]] = field(default_factory=list)
+    room: Room = field(default_factory=Room)
+    output: bytes = b"hi\n"
 
     def __post_init__(self) -> None:
         self.sandboxes = _Sandboxes(self)
@@ -113,7 +116,7 @@ class _Sandboxes:
         self.core.note("get", tenant=tenant, sandbox_id=sandbox_id)
         return SANDBOX
 
-    async def list(self, tenant: str, **asked: Any) -> SandboxPage:
+    async def list(self, tenant: str, *, share: Share, **asked: Any) -> SandboxPage:
         self.core.note("list", tenant=tenant, **asked)
         return SandboxPage(items=[SANDBOX])
 
@@ -141,17 +144,18 @@ class _Jobs:
         self.core.note("submit", tenant=tenant, request=request, key=key)
         return Answer(JOB, self.core.replayed, key or "")
 
-    async def get(self, tenant: str, command_id: str, **asked: Any) -> JobOutput:
+    async def get(self, tenant: str, command_id: str, *, share: Share, **asked: Any) -> OutputPage:
         self.core.note("get", tenant=tenant, command_id=command_id, **asked)
-        if self.core.pending is not None:
+        if self.core.pending is not None and asked.get("wait"):
             try:
                 await self.core.pending.wait()
             except asyncio.CancelledError:
                 self.core.poll_cancelled = True
                 raise
-        return JobOutput(command_id=command_id, sandbox_id="sb", state=JobState.RUNNING, output="hi\n", cursor="c1")
+        job = JobOutput(command_id=command_id, sandbox_id="sb", state=JobState.RUNNING, cursor="c1")
+        return OutputPage(msgspec.structs.replace(job, encoding=asked["encoding"]), self.core.output)
 
-    async def list(self, tenant: str, **asked: Any) -> JobPage:
+    async def list(self, tenant: str, *, share: Share, **asked: Any) -> JobPage:
         self.core.note("list", tenant=tenant, **asked)
         return JobPage(items=[JOB])
 
@@ -162,7 +166,7 @@ class _Jobs:
     def is_end(self, cursor: str) -> bool:
         return cursor == "the-end"
 
-    async def events(self, tenant: str, command_id: str, **asked: Any) -> AsyncIterator[Event]:
+    async def events(self, tenant: str, command_id: str, *, share: Share, **asked: Any) -> AsyncIterator[Event]:
         self.core.note("events", tenant=tenant, command_id=command_id, **asked)
         try:
             for item in self.core.events_script:
@@ -175,7 +179,9 @@ class _Jobs:
         finally:
             self.core.events_closed = True
 
-    async def raw(self, tenant: str, command_id: str, *, range: tuple[int | None, int | None] | None) -> RawOutput:
+    async def raw(
+        self, tenant: str, command_id: str, *, range: tuple[int | None, int | None] | None, share: Share
+    ) -> RawOutput:
         self.core.note("raw", tenant=tenant, command_id=command_id, range=range)
         assert self.core.raw_output is not None
         return self.core.raw_output
@@ -185,11 +191,11 @@ class _Execs:
     def __init__(self, core: FakeCore) -> None:
         self.core = core
 
-    async def run(self, tenant: str, request: Exec, key: str | None) -> Answer[ExecResult]:
+    async def run(self, tenant: str, request: Exec, key: str | None, *, share: Share) -> Answer[ExecResult]:
         self.core.note("run", tenant=tenant, request=request, key=key)
         return Answer(RESULT, self.core.replayed, key or "")
 
-    async def stream(self, tenant: str, request: Exec, key: str | None) -> AsyncIterator[ExecEvent]:
+    async def stream(self, tenant: str, request: Exec, key: str | None, *, share: Share) -> AsyncIterator[ExecEvent]:
         self.core.note("stream", tenant=tenant, request=request, key=key)
         for item in self.core.exec_script:
             if isinstance(item, Exception):

@@ -1,8 +1,9 @@
 """A small Oncebox in memory, made from the contract alone and no kinder than it. No I/O, no time of its own.
 
 It refuses what the contract refuses (unknown fields and parameters, cursors that it did not make, keys reused), hands
-out output in small blocks that never cut a character, lets bytes come after the terminal state, and says that output
-is complete only after a read that brought nothing new.
+out output in small blocks that never cut a character, lets bytes come after the terminal state, says that output is
+complete only once a read brought nothing new (a caller's, or its own some seconds later), and then knows no cursor but
+null at its end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from service.client.steps import Answer
 START = "2026-01-01T00:00:00.000Z"
 BLOCK = 64
 """Bytes of output an answer: so that reading takes many."""
+CLOSES = 3.0
+"""Seconds after a job's end in which the service reads the rest by itself, whoever watches."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,9 @@ class FakeJob:
     def next_event(self, now: float) -> float | None:
         times = [self.started + at for at, _ in self.script.blocks] + [self.ends()]
         return min((time for time in times if time > now), default=None)
+
+    def last_event(self) -> float:
+        return max([self.started + at for at, _ in self.script.blocks] + [self.ends()])
 
     def state(self, now: float) -> str:
         if not self.over(now):
@@ -374,15 +380,16 @@ class FakeService:
             text = base64.b64encode(chunk).decode()
         end = place + len(chunk)
         nothing_left = job.over(now) and end == len(written) and job.next_event(now) is None
-        complete = nothing_left and job.drained and not chunk
-        job.drained = nothing_left
+        closed = job.drained or now - job.last_event() >= CLOSES
+        complete = nothing_left and closed
+        job.drained = job.drained or nothing_left
         return answer(
             200,
             {
                 **message,
                 "output": text,
                 "encoding": encoding,
-                "cursor": f"c{end}.{message['state']}",
+                "cursor": None if complete else f"c{end}.{message['state']}",
                 "replace": log_lost,
                 "logs_ok": True,
                 "output_complete": complete,
@@ -399,7 +406,7 @@ class FakeService:
             "stderr": "",
             "encoding": encoding,
             "truncated": False,
-            "cursor": f"c0.{job.state(now)}",
+            "cursor": None if job.over(now) else f"c0.{job.state(now)}",
             "logs_ok": True,
             "output_complete": job.over(now),
             "more": False,

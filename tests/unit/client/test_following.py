@@ -472,17 +472,38 @@ def test_an_exec_without_the_service_s_word_ends_as_well() -> None:
     assert result.output == "outerr"
 
 
-def test_skipped_bytes_are_counted_once() -> None:
+def test_each_gap_in_the_output_is_counted_once() -> None:
     network = Scripted(
         read(output="b", cursor="c1", skipped_bytes=10),
-        read(cursor="c1", skipped_bytes=10),
-        done("c", skipped_bytes=10),
+        read(cursor="c1"),
+        read(cursor="c2", skipped_bytes=5),
+        done("c", skipped_bytes=2),
     )
     job = network.client().job("cmd_1")
 
-    assert job.result().skipped_bytes == 10
-    assert job.skipped_bytes == 10
+    assert job.result().skipped_bytes == 17
+    assert job.skipped_bytes == 17
     assert job.output_complete
+
+
+def test_a_gap_in_a_replacement_is_all_that_counts() -> None:
+    network = Scripted(
+        read(output="b", cursor="c1", skipped_bytes=10), read(output="c", cursor="c2", replace=True, skipped_bytes=3)
+    )
+    network.replies.append(done())
+    job = network.client().job("cmd_1")
+
+    assert job.result().skipped_bytes == 3
+    assert job.skipped_bytes == 3
+
+
+def test_looks_one_after_the_other_count_all_gaps() -> None:
+    network = Scripted(read(output="b", cursor="c1", skipped_bytes=10), read(output="c", cursor="c2", skipped_bytes=5))
+    job = network.client().job("cmd_1")
+    for _ in range(2):
+        list(job.stream(cursor=job.cursor, follow=False))
+
+    assert job.skipped_bytes == 15
 
 
 def test_the_job_is_kept_up_to_date() -> None:

@@ -195,7 +195,8 @@ def test_an_exec_s_result_has_a_job_s_shape(timed_out: bool, code: int | None, s
     assert (result.state, result.exit_code, result.timed_out) == (state, code, timed_out)
     assert (result.output, result.stdout, result.stderr) == ("outerr", "out", "err")
     assert not result.output_complete
-    assert result.ok is (state is JobState.EXITED)
+    assert result.truncated
+    assert not result.ok
 
 
 def test_output_goes_to_a_path_a_file_or_a_function(tmp_path: Path) -> None:
@@ -415,3 +416,60 @@ def test_what_a_handle_knows_is_on_it() -> None:
     assert (box.replayed, box.idempotency_key, repr(box)) == (True, "task-17", "<Sandbox sb-1 running>")
     assert (handle.replayed, handle.idempotency_key) == (False, "make-1")
     assert repr(handle) == "<Job cmd_1 pending>"
+
+
+# Output that is cut
+
+
+def exec_answer(**more: Any) -> Answer:
+    sent = {"command_id": "cmd_1", "exit_code": 0, "timed_out": False, "stdout": "out", "stderr": "", "duration": 1.0}
+    return answer(200, {**sent, "truncated": True, **more})
+
+
+CUT = [
+    ("70 bytes of its output are no longer kept", read("exited", "out", "c1", exit_code=0, skipped_bytes=70), done()),
+    ("not all of its output could be read", read("exited", "out", None, exit_code=0)),
+]
+
+
+@pytest.mark.parametrize(("said", "replies"), [(said, replies) for said, *replies in CUT])
+async def test_a_job_whose_output_is_cut_is_not_ok(said: str, replies: list[Answer]) -> None:
+    result = Scripted(*replies).client().job("cmd_1").result()
+
+    assert (result.state, result.exit_code, result.output) == ("exited", 0, "out")
+    assert result.truncated
+    assert not result.ok
+    with pytest.raises(CommandFailed, match=said):
+        Scripted(*replies).client().job("cmd_1").result(check=True)
+    with pytest.raises(CommandFailed, match=said):
+        await Scripted(*replies).async_client().job("cmd_1").output_to(io.BytesIO(), check=True)
+    mapped = Scripted(answer(202, job("pending")), *replies).client().map("make", ["sb-1"], concurrency=1)
+    assert [item.ok for item in mapped] == [False]
+
+
+@pytest.mark.parametrize(
+    ("more", "skipped", "said"),
+    [
+        ({"skipped_bytes": 326_750}, 326_750, "326,750 bytes of its output"),
+        ({}, 0, "not all of its output could be read"),
+    ],
+)
+async def test_an_exec_whose_output_is_cut_is_not_ok(more: dict[str, Any], skipped: int, said: str) -> None:
+    result = Scripted(exec_answer(**more)).client().sandbox("sb-1").run("seq 1 100000")
+
+    assert (result.truncated, result.ok, result.skipped_bytes) == (True, False, skipped)
+    with pytest.raises(CommandFailed, match=said) as caught:
+        Scripted(exec_answer(**more)).client().sandbox("sb-1").run("seq 1 100000", check=True)
+    assert caught.value.result == result
+    with pytest.raises(CommandFailed, match=said):
+        await Scripted(exec_answer(**more)).async_client().sandbox("sb-1").run("seq 1 100000", check=True)
+
+
+def test_an_exec_s_job_says_that_it_is_cut_too() -> None:
+    page = job(
+        "exited", kind="exec", stdout="out", stderr="", truncated=True, skipped_bytes=70, exit_code=0, cursor=None
+    )
+
+    result = Scripted(answer(200, {**page, "output_complete": True})).client().job("cmd_1").result()
+
+    assert (result.truncated, result.ok, result.skipped_bytes) == (True, False, 70)

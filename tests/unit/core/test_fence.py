@@ -25,12 +25,12 @@ def test_the_wrapper_is_short_carries_the_token_and_leaves_the_rest_to_the_envir
     assert TOKEN in text
     assert env["ONCEBOX_COMMAND"] == "echo hi"
     assert env["A"] == "b"
-    assert set(env) == {"A"} | fence.RESERVED_VARIABLES
+    assert set(env) == {"A", fence.COMMAND_VARIABLE, fence.SCRIPT_VARIABLE}
 
 
 def test_a_caller_cannot_take_the_names_that_the_wrapper_uses() -> None:
     how = {"directory": "/d", "token": TOKEN, "fingerprint": "abc", "boot": None, "timeout": 60}
-    theirs = dict.fromkeys(fence.RESERVED_VARIABLES, "theirs")
+    theirs = dict.fromkeys((fence.COMMAND_VARIABLE, fence.SCRIPT_VARIABLE), "theirs")
     _, env = fence.wrapper("echo hi", theirs, **how)  # type: ignore[arg-type]
     assert "theirs" not in env.values()
 
@@ -156,6 +156,11 @@ def test_a_marker_is_the_whole_output(line: str, marker: Marker) -> None:
     assert fence.parse_marker(output, OTHER) is None
     for more in (b"x" + output, output + b"x", output + b"\n", output + output, output[:-1], b"\n" + output):
         assert fence.parse_marker(more, TOKEN) is None
+
+
+@pytest.mark.parametrize("foreign", ["\u00b2", "9" * 5000, "-1", "1_0"])
+def test_what_is_no_number_is_no_process(foreign: str) -> None:
+    assert fence.parse_look(f"found=7 {foreign}\nboot=a 1\nstart=1\nfence:\n.").processes == (7,)
 
 
 def test_what_the_commands_print_is_read_behind_noise_and_up_to_where_it_was_cut() -> None:

@@ -1,6 +1,7 @@
 """Our own small commands don't pile up in a sandbox's daemon."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, cast
 
 from service.core.fences import AT_ONCE, Fences
@@ -14,13 +15,16 @@ class SlowDaemons:
         self.under_way: dict[str, int] = {}
         self.most: dict[str, int] = {}
 
-    async def run_short(self, sandbox_id: str, command: str, *, timeout: float) -> ShortResult:
+    async def run_short(self, sandbox_id: str, command: str, *, timeout: float, env: Mapping[str, str]) -> ShortResult:
         now = self.under_way[sandbox_id] = self.under_way.get(sandbox_id, 0) + 1
         self.most[sandbox_id] = max(now, self.most.get(sandbox_id, 0))
         for _ in range(5):
             await asyncio.sleep(0)
         self.under_way[sandbox_id] -= 1
         return ShortResult(0, "")
+
+    async def read_lines(self, sandbox_id: str, path: str, limit: int) -> bytes:
+        return b""
 
 
 async def test_a_sandbox_gets_few_at_once_and_others_do_not_wait_for_it() -> None:

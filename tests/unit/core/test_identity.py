@@ -170,3 +170,9 @@ def test_a_signature_is_worth_nothing_for_anybody_else() -> None:
         ("secret", "acme", "o", "x"),
     ]:
         assert not identity.same(mine, identity.signature(secret, tenant, owner, digest))
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "\u0661", "", "0", "01", "-1", "+1", " 1", "1 ", "1_0", "1.0", "9" * 5000])
+def test_what_we_would_not_write_is_no_attempt(text: str) -> None:
+    assert identity.parse_attempt(text) is None
+    assert [identity.parse_attempt(str(n)) for n in (1, 64, 9999)] == [1, 64, 9999]

@@ -75,7 +75,7 @@ def test_a_command_over_its_limit_is_too_large_in_bytes() -> None:
 )
 def test_an_environment_that_can_not_be_is_refused(env: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest):
-        rules.env(env, reserved=frozenset({"OURS"}))
+        rules.env(env, reserved="OURS".__eq__)
 
 
 @pytest.mark.parametrize(
@@ -210,10 +210,10 @@ def test_what_no_registry_can_have_is_refused(image: str) -> None:
 @pytest.mark.parametrize("name", ["é", "A\n", "A\t", "\x7f", "A\x1b[0m"])
 def test_a_sandbox_s_variable_has_a_name_that_every_runtime_takes(name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        rules.sandbox_env({name: "v"}, reserved=frozenset())
+        rules.sandbox_env({name: "v"}, reserved=lambda name: False)
     assert refused.value.errors[0].field.startswith("env.")
 
 
 @pytest.mark.parametrize("name", ["A", "a.b-c", "BASH_FUNC_f%%", "1", "A B"])
 def test_other_names_of_variables_are_let_through(name: str) -> None:
-    assert rules.sandbox_env({name: "v"}, reserved=frozenset()) == {name: "v"}
+    assert rules.sandbox_env({name: "v"}, reserved=lambda name: False) == {name: "v"}

@@ -126,6 +126,13 @@ def test_a_list_of_another_shape_is_unclear(change: dict[str, Any]) -> None:
         wire.listing(body({**listing, **change}))
 
 
+@pytest.mark.parametrize("bad", [{**SANDBOX, "createdAt": "soon"}, {**SANDBOX, "id": "../x"}, {}, 5, None, "x"])
+def test_a_sandbox_that_can_not_be_read_is_left_out_of_the_list__and_counted(bad: Any) -> None:
+    found = wire.listing(body({"items": [SANDBOX, bad, SANDBOX], "pagination": {"hasNextPage": False}}))
+    assert [each.id for each in found.items] == [SANDBOX["id"]] * 2
+    assert found.left_out == 1
+
+
 STATUS: dict[str, Any] = {
     "id": "4fd54a591ce746189c68d295401b0c0d",
     "content": "echo a; kill -9 $$",

@@ -17,6 +17,7 @@ from tests.unit.api.fakes import Connection, FakeCore, Got, ask, post
 TOKEN = "tell-me-all"
 LABELS = {
     "route", "method", "code", "wait", "kind", "outcome", "hop", "cause", "state", "error", "version", "python", "le",
+    "loop",
 }  # fmt: skip
 
 

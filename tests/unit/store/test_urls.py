@@ -74,7 +74,8 @@ def test_tls_is_asked_for_by_the_scheme(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "", "localhost", "unix:///run/redis", "http://h", "redis+sentinel://h", "redis+sentinel://h/name/x", "redis+sentinel:///name",
+        "", "localhost", "unix:///run/redis", "http://h", "redis+sentinel://h", "redis+sentinel://h/name/x",
+        "redis+sentinel://h/name/\u00b2", "redis+sentinel:///name",
         "redis+cluster://", "redis+cluster://a,,b", "redis+cluster://a/3", "redis://h:port", "redis+cluster://h:x",
     ],
 )  # fmt: skip

@@ -1,4 +1,5 @@
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -6,8 +7,18 @@ import psutil
 import pytest
 
 from tests.support.ports import LOOPBACK, free_port
-from tests.support.processes import ManagedProcess, Spawner
+from tests.support.processes import ManagedProcess, Spawner, not_taken
 from tests.support.waiting import eventually
+
+ROOT = Path(__file__).parents[3]
+INNER = """
+import time
+
+def test_it(spawn):
+    spawn(["sleep", "600"])
+    print("started", flush=True)
+    time.sleep(600)
+"""
 
 
 def test_output_and_exit_code_are_kept(spawn: Spawner) -> None:
@@ -104,3 +115,55 @@ def test_a_failed_test_shows_the_output_of_its_processes(pytester: pytest.Pytest
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*Process server*", "*the reason*"])
+
+
+def test_signals_are_taken_as_at_a_terminal_by_tests_and_by_what_they_start() -> None:
+    """Also the other half of the next test."""
+    started = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    assert not_taken(started) == {"SigBlk": set(), "SigIgn": set()}
+    ours = not_taken(Path("/proc/self/status").read_text())
+    assert ours == {"SigBlk": set(), "SigIgn": {signal.SIGPIPE, signal.SIGXFSZ}}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("workers", ["", "-n1"])
+def test_so_they_are_where_the_run_was_started_in_a_script_s_background(spawn: Spawner, workers: str) -> None:
+    inner = f"{__file__}::{test_signals_are_taken_as_at_a_terminal_by_tests_and_by_what_they_start.__name__}"
+    start = "trap '' INT QUIT HUP TERM USR1 PIPE; exec \"$@\""
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers.split(), inner]
+    process = spawn(["sh", "-c", start, "sh", *words], cwd=ROOT)
+    assert process.wait(timeout=60) == 0, process.report()
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("_redis_is_there")
+def test_a_load_run_that_is_told_to_end_takes_its_stack_with_it(spawn: Spawner, tmp_path: Path) -> None:
+    run = spawn(
+        [sys.executable, "-m", "tests.load"], cwd=ROOT, env={"SANDBOXES": "5", "TMPDIR": str(tmp_path)}, name="load"
+    )
+    run.wait_for_line("The stack is up", timeout=90)
+    stack = psutil.Process(run.pid).children(recursive=True)
+    assert len(stack) > 5
+    run.send(signal.SIGTERM)
+    assert run.wait(timeout=60) != 0
+    _, left = psutil.wait_procs(stack, timeout=30)
+    for process in left:
+        process.kill()
+    assert not left
+    assert [place for place in tmp_path.iterdir() if place.name != "processes"] == []
+
+
+def test_tests_that_are_told_to_end_take_what_they_started_with_them(spawn: Spawner, tmp_path: Path) -> None:
+    inner = tmp_path / "test_inner.py"
+    inner.write_text(INNER)
+    words: list[str | Path] = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider"]
+    run = spawn(
+        [*words, "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-p", "tests.conftest", inner],
+        cwd=ROOT,
+        name="pytest",
+    )
+    run.wait_for_line("started", timeout=60)
+    (sleeping,) = psutil.Process(run.pid).children()
+    run.send(signal.SIGTERM)
+    assert run.wait(timeout=60) != 0
+    sleeping.wait(timeout=10)

@@ -1,0 +1,50 @@
+"""What a shell does before it runs our text is done once, for the caller's shell alone, and not by our own commands."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.core import fence
+from tests.contract.fence_rig import Shell
+from tests.contract.fence_startups import NO_PATH, STARTS, Start, compare, here
+
+
+@pytest.fixture
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
+    """The shell of a test, with an empty home."""
+    if reason := Shell.missing(request.param):
+        pytest.skip(reason)
+    place = Shell(request.param, tmp_path / "place")
+    yield place
+    place.close()
+
+
+def each(starts: list[Start]) -> pytest.MarkDecorator:
+    """Every one in every shell, but single functions, which only bash knows."""
+    pairs = [
+        pytest.param(shell, start, id=f"{shell}-{start.name}")
+        for shell in ("bash", "dash", "busybox")
+        for start in starts
+        if shell == "bash" or not start.name.startswith("a function")
+    ]
+    return pytest.mark.parametrize(("shell", "start"), pairs, indirect=["shell"])
+
+
+@each([*STARTS, *NO_PATH])
+def test_a_fenced_command_does_what_an_unfenced_one_does_where_its_environment_acts(shell: Shell, start: Start) -> None:
+    plain, behind, token = compare(shell, start, f"{shell.home}/here", sent=True)
+    assert behind == plain
+    noted = fence.parse_fence(Path(fence.fence_path(shell.directory, token)).read_bytes())
+    assert (noted.kind, noted.exit_code) == ("run", plain.code)
+    assert noted.log is None or noted.log.endswith(".output")
+
+
+@each(STARTS)
+def test_so_it_does_where_the_environment_of_its_sandbox_acts(shell: Shell, start: Start) -> None:
+    shell.image = here(start, f"{shell.home}/here")
+    plain, behind, token = compare(shell, start, f"{shell.home}/here", sent=False)
+    assert behind == plain
+    looked = fence.parse_look(shell.own(fence.look(shell.directory, token)))
+    assert looked.fence is not None
+    assert (looked.fence.kind, looked.fence.exit_code) == ("run", plain.code)
