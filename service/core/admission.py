@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 from service.core.room import Room
 from service.errors import EngineUnavailable
@@ -29,13 +29,13 @@ class Admission:
         self._turns = Room(SUBMISSIONS, refusal=_overloaded)
 
     @contextlib.asynccontextmanager
-    async def of(self, tenant: str, *, known: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+    async def of(self, tenant: str, *, known: bool) -> AsyncIterator[None]:
         """One submission, while the block lasts. ``known``: it is the replay of an earlier one, which never waits.
 
         Raises ``EngineUnavailable`` where there are too many; nothing was done then.
         """
         with self._turns.share(tenant) as turn:
-            if not turn.take(1) and not await known():
+            if not turn.take(1) and not known:
                 await turn.hold(1, patience=PATIENCE)
             timer = asyncio.get_running_loop().call_later(HELD, turn.close)
             try:

@@ -28,7 +28,12 @@ log = logging.getLogger("oncebox.claims")
 PERSIST = 120.0
 """Seconds for which an answer that is known is tried to be written while the store is away."""
 
+GIVEN_BACK = 3600.0
+"""Seconds for which a claim stands whose request a stopping replica did not begin; a retry takes it over."""
+
 Work = Callable[[Record], Awaitable[Record | None]]
+Make = Callable[[str], Awaitable[tuple[bool, Record]]]
+"""Make the claim where there is none, with a token: (ours, the record there)."""
 Take = Callable[[Record, str], Awaitable[tuple[bool, Record | None] | None]]
 """Take over what may be taken over, with a token: (ours, the record now). None: it stands, as it is."""
 
@@ -59,35 +64,35 @@ class Claims:
         """The grace is over: nothing is taken any more, least of all what was just given back."""
 
     async def once(
-        self, id: str, *, body: bytes, request: bytes, take: Take, work: Work, wait: float
+        self, id: str, *, make: Make, take: Take, work: Work, wait: float, seen: Record | None = None
     ) -> tuple[Record, bool]:
         """Claim ``id`` and do ``work``, or wait for whoever does, for ``wait`` seconds at most.
+
+        ``make`` makes the claim, unless it was ``seen`` there a moment ago.
 
         Returns the record as far as it got, and whether somebody else's work answered. An attempt that was waited
         for is an answer, whatever came of it; one that had failed before is tried again (``take``).
 
         It runs in a task of the application: a caller who leaves in the middle leaves no claim without an owner.
         """
-        once = self._once(id, body=body, request=request, take=take, work=work, wait=wait)
-        return await asyncio.shield(self.tasks.start(once, f"once {id}"))
+        once = self._once(id, make=make, take=take, work=work, wait=wait, seen=seen)
+        return await asyncio.shield(self.tasks.start(once, f"once {id}", told=False))
 
     async def _once(
-        self, id: str, *, body: bytes, request: bytes, take: Take, work: Work, wait: float
+        self, id: str, *, make: Make, take: Take, work: Work, wait: float, seen: Record | None
     ) -> tuple[Record, bool]:
         kind = self._kind(id)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         token = identity.random_token()
-        ours, record = await self.store.claim(
-            id, token=token, owner=self.owner, lease=self.lease, body=body, request=request
-        )
+        ours, record = (False, seen) if seen is not None else await make(token)
         replayed = not ours
         outcome: ClaimOutcome = "won" if ours else "replayed"
         while True:
             if ours:
                 await pauses.reach(pauses.AFTER_CLAIM)
                 if self._drained:
-                    await self.store.release(record)
+                    await self._give_back(record)
                     raise StoreUnavailable("The replica is stopping.", retry_after=1)
                 answer = await self._answer(self.own(record, work), deadline - loop.time())
                 replayed = False
@@ -122,9 +127,16 @@ class Claims:
     async def take_up(self, mine: Record, work: Work) -> None:
         """Own what was just reopened by this replica itself; give it back where the grace was over meanwhile."""
         if self._drained:
-            await self.store.release(mine)
+            await self._give_back(mine)
         else:
             self.own(mine, work)
+
+    async def _give_back(self, mine: Record) -> None:
+        """Nothing was sent: somebody else may begin at once."""
+        if mine.state is ClaimState.DISPATCHED:  # never taken over, so it says what became of it
+            await self.store.settle(mine, ClaimState.REFUSED, body=mine.body, ttl=GIVEN_BACK)
+        else:
+            await self.store.release(mine)
 
     @staticmethod
     def _kind(id: str) -> Kind:

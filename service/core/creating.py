@@ -122,8 +122,13 @@ class Creator:
         )
         return await self._core.claims.once(
             order.digest,
-            body=records.encode(fresh),
-            request=b"",
+            make=lambda token: self._store.claim(
+                order.digest,
+                token=token,
+                owner=self._core.claims.owner,
+                lease=self._core.claims.lease,
+                body=records.encode(fresh),
+            ),
             take=lambda record, token: self._take(record, order, token),
             work=lambda mine: self._make(mine, order),
             wait=self._settings.claim_wait,

@@ -45,6 +45,11 @@ class Span(msgspec.Struct, frozen=True):
         return self.least - CLOSE <= expires_at <= self.wanted + CLOSE
 
 
+def enough(known: SandboxRecord, body: JobBody) -> bool:
+    """Whether a sandbox is kept for as long as a job needs it."""
+    return known.expires_at is None or known.expires_at >= records.deadline(body) + MARGIN
+
+
 class Expiry:
     """Sets the expiry of sandboxes, for one replica."""
 
@@ -59,8 +64,7 @@ class Expiry:
         """Keep a sandbox for a job that is listed as active. Asked again now and then by whoever follows the job."""
         try:
             known = await self._sandboxes.get(body.sandbox_id)
-            enough = records.deadline(body) + MARGIN
-            if known is not None and known.expires_at is not None and known.expires_at < enough:
+            if known is not None and not enough(known, body):
                 await self.settle(body.sandbox_id)
         except EngineError as error:
             log.warning("sandbox %s could not be renewed for a job: %s", body.sandbox_id, type(error).__name__)

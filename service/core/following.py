@@ -14,7 +14,7 @@ import random
 from typing import TYPE_CHECKING
 
 from service import context
-from service.core import identity, records
+from service.core import records
 from service.core.records import JobBody
 from service.core.states import ClaimState
 from service.core.watching import POLL
@@ -38,7 +38,6 @@ FIRST, SLOWEST, GROWTH = 2.0, 15.0, 1.4
 """Seconds between looks at a job that nobody watches, and how fast they grow without news."""
 TROUBLED = 60.0
 """Seconds that they grow to while its sandbox does not answer."""
-NEGLECTED = 3 * TROUBLED
 CONFIRM_AFTER = 0.3
 STALE = 0.2
 """Seconds after which a record is read again before a look; one that changed meanwhile costs no more than that look."""
@@ -115,9 +114,9 @@ class Follower:
     def _until_due(self, record: Record) -> float:
         return records.job_body(record).looked_at + self._pace.seconds() - record.now / 1000
 
-    async def look(self, id: str) -> Record | None:
-        """One look, shared by all who ask for it at the same time."""
-        return await asyncio.shield(self._start(id, None, None))
+    async def look(self, id: str, record: Record | None = None) -> Record | None:
+        """One look, shared by all who ask for it at the same time. ``record`` has just been read or written."""
+        return await asyncio.shield(self._start(id, None, record))
 
     def _start(self, id: str, wait: float | None, record: Record | None) -> asyncio.Task[Record | None]:
         """A look in ``wait`` seconds; None: at once, without a place in the queue. ``record`` has just been read."""
@@ -138,35 +137,14 @@ class Follower:
             if record is None or (wait or 0.0) > STALE:
                 record = await self._store.get(id)
             if record is None or not record.state.active:
-                parsed = identity.parse_command_id(id)
-                await self._store.end_look(id, sandbox_id=parsed[0] if parsed else "")
+                await self._store.forget(id)
                 return record
-            return await self._looked(record)
+            return await self._core.looker.look(record)
         except StoreUnavailable:
             return None
         except OnceboxError as error:
             log.warning("look at %s: %s", id, error.code)
             return None
-
-    async def _looked(self, seen: Record) -> Record:
-        neglected = self._neglected(seen)
-        record = await self._core.looker.look(seen)
-        if not record.state.active:
-            return record
-        body = records.job_body(record)
-        after = self.delay(record, record.state, body)
-        if neglected:
-            await self._store.index_job(record.id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=after)
-        elif record.revision == seen.revision or body.looked_at != seen.now / 1000:
-            await self._store.next_look(record.id, after=after)  # else the look's own write has set it
-        return record
-
-    @staticmethod
-    def _neglected(record: Record) -> bool:
-        """Nobody looked for so long that the job can't be listed as active any more: Redis lost that list alone."""
-        body = records.job_body(record)
-        last = max(body.looked_at, body.dispatched_at or 0.0, body.submitted_at or 0.0)
-        return record.now / 1000 - last > NEGLECTED
 
     def delay(self, record: Record, state: ClaimState, body: JobBody) -> float:
         """Seconds until the follower looks again, where ``state`` and ``body`` are the record's."""

@@ -352,8 +352,7 @@ class Jobs:
                     if len(items) == page_size:
                         return JobPage(items=items, next_page_token=_token(row))
                 elif record is None and await self._store.now() - row.at > 60_000:
-                    parsed = identity.parse_command_id(row.command_id)
-                    await self._store.unindex_job(row.command_id, tenant=tenant, sandbox_id=parsed[0] if parsed else "")
+                    await self._store.unlist_job(row.command_id, tenant=tenant)
             if not rows:
                 return JobPage(items=items)
             if looked >= LOOKED_AT and before is not None:
@@ -382,8 +381,6 @@ class Jobs:
         if record.state.active:
             _, now = await self._store.wish_cancel(command_id)
             record = now or record
-            if record.state.active:
-                await self._store.next_look(command_id, after=0.0 if record.state.settled else 1.0)
             if not record.state.pending or record.lease_expired:
                 self._core.tasks.start(self._carry_out(command_id), f"cancel {command_id}")
         return records.job_view(record)

@@ -6,8 +6,8 @@ read before the output, so that no tail is lost.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from service.core import endings, fence, identity, output, proofs, records
 from service.core.endings import Ending
 from service.core.fence import Fence, Look
-from service.core.output import Reading
+from service.core.output import Reading, Streams
 from service.core.records import JobBody
 from service.core.states import ClaimState
 from service.core.telemetry import Kind
@@ -68,9 +68,9 @@ class Looker:
                 return await self._core.reconciler.settle(record, body)
             case ClaimState.ACCEPTED:
                 confirmed = await self._core.reconciler.confirm(record, body)
-                if confirmed.state is not ClaimState.RUNNING:
+                if isinstance(confirmed, Record):
                     return confirmed
-                return await self._observe(confirmed, records.job_body(confirmed), thorough=thorough)
+                return await self._observe(record, confirmed, thorough=thorough)
             case ClaimState.RUNNING:
                 return await self._observe(record, body, thorough=thorough)
             case ClaimState.ENDED:
@@ -79,19 +79,33 @@ class Looker:
         return record
 
     async def write(
-        self, record: Record, state: ClaimState, body: JobBody, *, append: Appended | None = None, quiet: bool = False
+        self,
+        record: Record,
+        state: ClaimState,
+        body: JobBody,
+        *,
+        append: Appended | None = None,
+        streams: Mapping[str, bytes] | None = None,
+        quiet: bool = False,
     ) -> Record:
-        """Write what was seen; the record as it is now, whoever wrote it."""
-        over = not state.active
-        done, now = await self._store.advance(
-            record,
-            state,
-            body=records.encode(msgspec.structs.replace(body, looked_at=record.now / 1000)),
-            ttl=self._settings.retention if over else None,
-            append=append,
-            quiet=quiet,
-            look_in=None if over else self._core.follower.delay(record, state, body),
-        )
+        """Write what was seen; the record as it is now, whoever wrote it. ``streams``: those of an exec, at its end."""
+        fresh = records.encode(msgspec.structs.replace(body, looked_at=record.now / 1000))
+        if state.active:
+            after = self._core.follower.delay(record, state, body)
+            done, now = await self._store.advance(record, state, body=fresh, append=append, quiet=quiet, look_in=after)
+        else:
+            retention = self._settings.retention
+            fences = state is ClaimState.CLOSED and body.fenced
+            done, now = await self._store.finish(
+                record,
+                state,
+                body=fresh,
+                ttl=retention,
+                append=append,
+                kept=records.job_body(record).end > 0,
+                streams=streams,
+                clean_in=retention + CLEAN_MARGIN if fences else None,
+            )
         if now is not None:
             self._core.claims.tell(now, quiet=quiet and done)
             if not now.state.active:
@@ -99,20 +113,12 @@ class Looker:
         return now or record
 
     async def ended(self, record: Record, body: JobBody, *, count: bool = True) -> None:
-        """Nothing is left to do for the job now; its fences are cleaned away when its record is gone."""
+        """Nothing of the job holds anything any more."""
         if count:
             kind: Kind = "exec" if body.kind == "exec" else "job"
             self._core.telemetry.ended(kind, records.job_state(record, body).value)
-        chores = [
-            self._store.end_look(record.id, sandbox_id=body.sandbox_id),
-            self._core.quotas.free_job(body.tenant, record.id),
-        ]
-        if record.state is ClaimState.CLOSED:
-            self._core.expiry.job_ended(body.sandbox_id)
-        if record.state is ClaimState.CLOSED and body.fenced:
-            after = self._settings.retention + CLEAN_MARGIN
-            chores.append(self._store.put_off("fences", f"{record.id} {record.attempt}", after=after))
-        await asyncio.gather(*chores)
+        self._core.expiry.job_ended(body.sandbox_id)
+        await self._core.quotas.free_job(body.tenant, record.id)
 
     async def _abandoned(self, record: Record, body: JobBody) -> Record:
         """The lease of a replica ran out: nothing was sent, or nobody knows."""
@@ -154,11 +160,16 @@ class Looker:
             if thorough:
                 with contextlib.suppress(EngineError):
                     body = await self._keep_streams(record, body)
-            return await self.write(record, record.state, self._looked(body, news=False), quiet=True)
+            return await self._running(record, self._looked(body, news=False), news=False)
         reading = await output.read_news(self._engine, body, keep=self._settings.record_output, over=thorough)
         news = reading.append is not None or reading.size > body.size
         body = self._looked(_with(body, reading), news=news)
-        return await self.write(record, record.state, body, append=reading.append, quiet=not news)
+        return await self._running(record, body, news=news, append=reading.append)
+
+    async def _running(self, record: Record, body: JobBody, *, news: bool, append: Appended | None = None) -> Record:
+        """It runs: a command that was accepted is confirmed by this very write."""
+        quiet = not news and record.state is ClaimState.RUNNING
+        return await self.write(record, ClaimState.RUNNING, body, append=append, quiet=quiet)
 
     async def _may_have_run_nothing(self, record: Record, body: JobBody, ending: Ending) -> bool:
         """Whether that is open at the end of a command whose fence was never seen to name it."""
@@ -250,26 +261,23 @@ class Looker:
 
     async def _drain_exec(self, record: Record, body: JobBody) -> Record:
         try:
-            body = await self._keep_streams(record, body)
+            read = await self._streams(body)
         except EngineError as error:
             certain = isinstance(error, FileMissing | SandboxMissing)
             if not certain and not self._drained_long_enough(record, body):
                 return await self.write(record, ClaimState.ENDED, msgspec.structs.replace(body, logs_ok=False))
             return await self.write(record, ClaimState.CLOSED, msgspec.structs.replace(body, truncated=True))
-        return await self.write(record, ClaimState.CLOSED, body)
+        return await self.write(record, ClaimState.CLOSED, _with_streams(body, read), streams=read.streams)
 
     async def _keep_streams(self, record: Record, body: JobBody) -> JobBody:
-        """Record what an exec has printed by now. Raises ``EngineError``."""
-        self._core.pace.besides()
-        read = await output.read_streams(self._engine, body, keep=self._settings.record_output)
+        """Record what an exec that still runs has printed by now. Raises ``EngineError``."""
+        read = await self._streams(body)
         await self._store.put_streams(record.id, read.streams, ttl=self._settings.retention)
-        return msgspec.structs.replace(
-            body,
-            truncated=read.truncated,
-            printed=read.printed,
-            output_complete=body.state is not None and read.whole,
-            logs_ok=True,
-        )
+        return _with_streams(body, read)
+
+    async def _streams(self, body: JobBody) -> Streams:
+        self._core.pace.besides()
+        return await output.read_streams(self._engine, body, keep=self._settings.record_output)
 
     def _drained_long_enough(self, record: Record, body: JobBody) -> bool:
         return record.now / 1000 - (body.ended_at or 0.0) > DRAIN_LIMIT
@@ -328,6 +336,16 @@ def token_of(command_id: str, attempt: int) -> str:
     if parsed is None:
         raise ValueError(f"no command id: {command_id!r}")
     return identity.fence_token(parsed[1], attempt)
+
+
+def _with_streams(body: JobBody, read: Streams) -> JobBody:
+    return msgspec.structs.replace(
+        body,
+        truncated=read.truncated,
+        printed=read.printed,
+        output_complete=body.state is not None and read.whole,
+        logs_ok=True,
+    )
 
 
 def _with(body: JobBody, reading: Reading) -> JobBody:

@@ -96,6 +96,8 @@ async def read_news(engine: Engine, body: JobBody, *, keep: int, over: bool) -> 
             return _reading(end, size, reads, first, pieces, drained=True)
         pieces += got.data
         end += len(got.data)
+        if over and end >= size:  # what began after the end has come to the end of the file
+            return _reading(end, size, reads, first, pieces, drained=True)
     return _reading(end, size, reads, first, pieces)
 
 

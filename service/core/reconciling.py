@@ -46,15 +46,20 @@ class Reconciler:
 
     # -- a provisional "done"
 
-    async def confirm(self, record: Record, body: JobBody) -> Record:
-        """The first look: is the command that execd took the run? The fence is read first, then what it printed."""
+    async def confirm(self, record: Record, body: JobBody) -> Record | JobBody:
+        """The first look: is the command that execd took the run? The fence is read first, then what it printed.
+
+        A body: it is, or is taken for it; nothing has been written yet.
+        """
         write = self._core.looker.write
         if not body.fenced:
-            return await write(record, ClaimState.RUNNING, body)
+            return body
         self._core.pace.besides()
         try:
             found = await self._fences.read(body.sandbox_id, token_of(record.id, record.attempt))
             proved = proofs.by_fence(found, body)
+            if proved is not None and proved.kind == "ours" and proved.fence is not None:
+                return msgspec.structs.replace(body, log=proved.fence.log, looks=0, doubtful=False)
             if proved is not None:
                 return await self._carry_out(record, body, proved)
             status = await self._status(body)
@@ -70,7 +75,7 @@ class Reconciler:
         except EngineError:
             return await self._core.looker.troubled(record, body)
         if over or body.looks >= CONFIRM_LOOKS or (found is not None and found.kind in ("run", "damaged")):
-            return await write(record, ClaimState.RUNNING, msgspec.structs.replace(body, looks=0))
+            return msgspec.structs.replace(body, looks=0)
         return await write(record, record.state, msgspec.structs.replace(body, looks=body.looks + 1), quiet=True)
 
     async def _carry_out(self, record: Record, body: JobBody, verdict: Verdict) -> Record:
@@ -278,9 +283,13 @@ class Reconciler:
 
     async def _restored(self, tenant: str, command_id: str, sandbox_id: str, attempt: int, found: Fence) -> Record:
         body = await self.body_of(tenant, sandbox_id, found)
-        await self._store.index_job(command_id, tenant=tenant, sandbox_id=sandbox_id, look_in=0.0)
         _, record = await self._store.restore(
-            command_id, ClaimState.RUNNING, attempt=attempt, token=identity.random_token(), body=records.encode(body)
+            command_id,
+            ClaimState.RUNNING,
+            attempt=attempt,
+            token=identity.random_token(),
+            body=records.encode(body),
+            tenant=tenant,
         )
         return record
 

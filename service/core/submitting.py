@@ -14,11 +14,12 @@ import msgspec
 
 from service import context, errors
 from service.core import identity, pauses, records, rules
+from service.core.expiry import enough
 from service.core.fence import reserved
 from service.core.fences import Surroundings
 from service.core.looking import token_of
 from service.core.problems import not_executed, refusal
-from service.core.records import JobBody
+from service.core.records import JobBody, SandboxRecord
 from service.core.states import ClaimState
 from service.messages import COMMAND_SHOWN, Exec, JobState, Reason, SandboxState, SubmitJob
 from service.ports.engine import CommandSpec, EngineError, SandboxMissing, StartFailed
@@ -35,6 +36,8 @@ FIRST_LOOKS = (0.05, 0.1)
 """Seconds after the dispatch until the first look: the wrapper needs a few ms to make its fence; and from there to
 another where it has not on a busy machine, since callers wait for it.
 """
+LOOK_BY_OTHERS = 2.0
+"""Seconds after which any replica looks at a command that was accepted: the one that sent it may have ended."""
 
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -54,6 +57,22 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The caller sent the key: an earlier submission of it may have left a fence."""
     submission: Submission
     body: JobBody
+    sandbox: SandboxRecord
+    seen: Record | None
+    """What stood under the key when the request came."""
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt must know before it is sent: read before the claim is made, or by its owner."""
+
+    around: Surroundings
+    earlier: JobBody | None = None
+    """The run of another request with this key, where Redis forgot it and its fence stands."""
+
+    @property
+    def mark(self) -> str | None:
+        """The boot mark's text."""
+        return self.around.boot.text if self.around.boot is not None else None
 
 
 _submissions = msgspec.json.Decoder(Submission)
@@ -77,7 +96,6 @@ class Submitter:
             cwd=rules.path("cwd", request.cwd),
             env=rules.env(request.env, reserved=reserved),
         )
-        sandbox = await self._core.sandboxes.known(tenant, request.sandbox_id, deleted=True)
         meaning = {**msgspec.to_builtins(request), "kind": kind}
         if meaning.get("metadata") is not None:
             meaning["metadata"] = labels
@@ -96,7 +114,11 @@ class Submitter:
         )
         command_id = identity.command_id(request.sandbox_id, identity.job_ref(digest))
         keyed = not isinstance(known_key, identity.MadeKey)
-        if sandbox.deleted and not (keyed and await self._store.get(command_id) is not None):
+        sandbox, seen = await asyncio.gather(
+            self._core.sandboxes.known(tenant, request.sandbox_id, deleted=True),
+            self._store.get(command_id) if keyed else _nothing(),
+        )
+        if sandbox.deleted and seen is None:
             raise errors.SandboxNotFound(sandbox_id=request.sandbox_id)
         return Order(
             command_id=command_id,
@@ -104,6 +126,8 @@ class Submitter:
             keyed=keyed,
             submission=submission,
             body=body,
+            sandbox=sandbox,
+            seen=seen,
         )
 
     async def settle(self, order: Order, send: Send) -> tuple[Record, bool]:
@@ -112,38 +136,65 @@ class Submitter:
         It does not say yet whose run it is: see `answers`. Raises ``EngineUnavailable`` where too many are under way.
         """
         context.command_id.set(order.command_id)
-        async with self._core.admission.of(order.body.tenant, known=lambda: self._is_known(order)):
+        async with self._core.admission.of(order.body.tenant, known=order.seen is not None):
             return await self._claimed(order, send)
 
-    async def _is_known(self, order: Order) -> bool:
-        return order.keyed and await self._store.get(order.command_id) is not None
-
     async def _claimed(self, order: Order, send: Send) -> tuple[Record, bool]:
-        body = order.body
-        # A request that nobody can have sent before is sent for sure: what its attempt needs first is read meanwhile.
-        around = None
-        if not order.keyed:
-            around = self._core.tasks.start(self._surroundings(body.sandbox_id), "surroundings", told=False)
-        await self._store.index_job(
-            order.command_id, tenant=body.tenant, sandbox_id=body.sandbox_id, look_in=self._core.claims.lease
-        )
+        """What order matters in:
+
+        1. What stood under the key was read with the sandbox (``order``): a replay asks the engine for nothing.
+        2. What the attempt must know is read before the claim is made, and a slot is taken: over quota, nothing is
+           written.
+        3. Where there is a boot mark, the claim is made dispatched, with the mark in that very write: its way out is a
+           void. Without a mark it is made claimed, and dispatched by a second write.
+        4. Nothing is sent before the write is answered.
+        """
         sent: list[Record] = []
+        reading: asyncio.Task[Prepared] | None = None
+
+        async def make(token: str) -> tuple[bool, Record]:
+            nonlocal reading
+            prepare = self._prepare(order.command_id, 1, order.body, keyed=order.keyed)
+            reading = self._core.tasks.start(prepare, f"prepare {order.command_id}", told=False)
+            return await self._make(order, token, reading)
 
         async def work(mine: Record) -> Record | None:
-            return await self.attempt(mine, order.submission, send, reading=around, sent=sent)
+            first = reading if mine.epoch == 1 else None
+            return await self.attempt(mine, order.submission, send, reading=first, known=order.sandbox, sent=sent)
 
         record, replayed = await self._core.claims.once(
             order.command_id,
-            body=records.encode(body),
-            request=msgspec.json.encode(order.submission),
+            make=make,
             take=lambda record, token: self._take(record, order, token),
             work=work,
             wait=self._core.settings.claim_wait,
+            seen=order.seen,
         )
         if record.state.failed and sent and sent[-1].token != record.token:
             # Redis was emptied meanwhile: this failure is another request's, and ours may have run.
             raise self.not_known(record, order)
         return record, replayed
+
+    async def _make(self, order: Order, token: str, reading: asyncio.Task[Prepared]) -> tuple[bool, Record]:
+        """Make the claim. Where ``reading`` failed it is made all the same: its owner tells why, and it is listed."""
+        body, claims = order.body, self._core.claims
+        await asyncio.wait({reading})
+        prepared = None if reading.exception() else reading.result()
+        await self._core.quotas.take_job(body.tenant, order.command_id, body.timeout + SLOT_MARGIN)
+        dispatched = prepared is not None and prepared.mark is not None and prepared.earlier is None
+        if prepared is not None and dispatched:
+            await pauses.reach(pauses.BEFORE_DISPATCH)
+            body = msgspec.structs.replace(body, boot=prepared.mark, dispatched_at=await self._store.now() / 1000)
+        return await self._store.claim(
+            order.command_id,
+            token=token,
+            owner=claims.owner,
+            lease=claims.lease,
+            body=records.encode(body),
+            request=msgspec.json.encode(order.submission),
+            tenant=body.tenant,
+            dispatched=dispatched,
+        )
 
     def answers(self, record: Record, order: Order) -> bool:
         """Whether the record as it stands answers this very request.
@@ -196,6 +247,7 @@ class Submitter:
                     next_attempt=record.state is ClaimState.VOIDED,
                     body=records.encode(order.body),
                     request=msgspec.json.encode(order.submission),
+                    tenant=order.body.tenant,
                 )
         return None
 
@@ -222,6 +274,7 @@ class Submitter:
             next_attempt=True,
             body=records.encode(fresh),
             request=kept,
+            tenant=body.tenant,
         )
         if ours and now is not None:
             await claims.take_up(now, lambda mine: self.attempt(mine, submission, send))
@@ -240,51 +293,60 @@ class Submitter:
         submission: Submission,
         send: Send,
         *,
-        reading: Awaitable[Surroundings] | None = None,
+        reading: Awaitable[Prepared] | None = None,
+        known: SandboxRecord | None = None,
         sent: list[Record] | None = None,
     ) -> Record | None:
-        """Dispatch the command, and settle how that went.
+        """Send the command once, and settle how that went; ``mine`` is claimed, or dispatched by that very write.
 
-        ``reading``: of its surroundings, where no other request had this key. ``sent`` gets ``mine`` as soon as the
-        command may have left.
+        ``reading`` was done before the claim was made, and a slot was taken. ``known``: the sandbox, as it was then.
+        ``sent`` gets ``mine`` as soon as the command may have left.
         """
         body = records.job_body(mine)
         try:
             if reading is not None:
-                around = await reading
+                prepared = await reading
             else:
-                around, earlier = await asyncio.gather(self._surroundings(body.sandbox_id), self._earlier(mine, body))
-                if around.boot is not None and earlier is not None:
-                    return await self.write(mine, ClaimState.RUNNING, earlier)
-            await self._core.quotas.take_job(body.tenant, mine.id, body.timeout + SLOT_MARGIN)
+                prepared = await self._prepare(mine.id, mine.attempt, body)
+                await self._core.quotas.take_job(body.tenant, mine.id, body.timeout + SLOT_MARGIN)
         except EngineError as error:
             return await self._refuse(mine, body, await self._why(error, body.sandbox_id))
         except errors.OnceboxError as error:
             return await self._refuse(mine, body, error)
-        await pauses.reach(pauses.BEFORE_DISPATCH)
-        mark = around.boot.text if around.boot is not None else None
-        body = msgspec.structs.replace(
-            body, boot=mark, fenced=mark is not None, dispatched_at=mine.now / 1000, failure=None, reason=None
-        )
-        may_send, record = await self._core.claims.dispatch(mine, records.encode(body))
-        if not may_send or record is None:
-            if record is not None and record.cancel and record.state is ClaimState.CLAIMED:
-                return await self.cancelled(record, body)
-            return record
+        if prepared.mark is not None and prepared.earlier is not None:
+            return await self.write(mine, ClaimState.RUNNING, prepared.earlier)
+        record: Record | None = mine
+        if mine.state is ClaimState.CLAIMED:
+            await pauses.reach(pauses.BEFORE_DISPATCH)
+            body = msgspec.structs.replace(
+                body,
+                boot=prepared.mark,
+                fenced=prepared.mark is not None,
+                dispatched_at=mine.now / 1000,
+                failure=None,
+                reason=None,
+            )
+            may_send, record = await self._core.claims.dispatch(mine, records.encode(body))
+            if not may_send or record is None:
+                if record is not None and record.cancel and record.state is ClaimState.CLAIMED:
+                    return await self.cancelled(record, body)
+                return record
+            body = msgspec.structs.replace(body, dispatched_at=record.now / 1000)
         await pauses.reach(pauses.DISPATCHED)
-        body = msgspec.structs.replace(body, dispatched_at=record.now / 1000)
         text, env = self._core.fences.wrapped(
             submission.command,
             submission.env,
             token=token_of(mine.id, mine.attempt),
             fingerprint=body.fingerprint,
-            boot=mark,
+            boot=prepared.mark,
             timeout=body.timeout,
-            inherited=around.startup,
+            inherited=prepared.around.startup,
         )
         spec = CommandSpec(command=text, timeout=body.timeout, cwd=submission.cwd, env=env)
         if sent is not None:
             sent.append(mine)
+        if known is None or not enough(known, body):
+            self._core.tasks.start(self._core.expiry.keep(body), f"keep alive {body.sandbox_id}")
         try:
             return await send(mine, body, spec)
         except EngineError as error:
@@ -295,9 +357,20 @@ class Submitter:
                 )
             return await self.unclear(mine, body)
 
-    async def _earlier(self, mine: Record, body: JobBody) -> JobBody | None:
-        """The run of another request with this key, where Redis forgot it and its fence stands."""
-        found = await self._core.fences.read(body.sandbox_id, token_of(mine.id, mine.attempt))
+    async def _prepare(self, id: str, attempt: int, body: JobBody, *, keyed: bool = True) -> Prepared:
+        """Read what the attempt must know: its surroundings, and meanwhile the fence of an earlier request.
+
+        Raises ``EngineError``, ``SandboxNotRunning``.
+        """
+        if not keyed:
+            return Prepared(around=await self._surroundings(body.sandbox_id))
+        around, earlier = await asyncio.gather(
+            self._surroundings(body.sandbox_id), self._earlier(token_of(id, attempt), body)
+        )
+        return Prepared(around=around, earlier=earlier)
+
+    async def _earlier(self, token: str, body: JobBody) -> JobBody | None:
+        found = await self._core.fences.read(body.sandbox_id, token)
         if found is None or found.fingerprint in (None, body.fingerprint):
             return None
         return await self._core.reconciler.body_of(body.tenant, body.sandbox_id, found)
@@ -363,17 +436,16 @@ class Submitter:
     async def accepted(self, mine: Record, body: JobBody, engine_id: str) -> Record | None:
         """The engine took the command."""
         await pauses.reach(pauses.AFTER_DISPATCH)
-        self._core.tasks.start(self._core.expiry.keep(body), f"keep alive {body.sandbox_id}")
         return await self.write(mine, ClaimState.ACCEPTED, msgspec.structs.replace(body, engine_id=engine_id))
 
     async def write(self, mine: Record, state: ClaimState, body: JobBody) -> Record | None:
         """The owner settles; tried for as long as the store is away."""
         await pauses.reach(pauses.BEFORE_SETTLE)
         over = not state.active
+        ttl = self._core.settings.retention if over else None
+        after = LOOK_BY_OTHERS if state is ClaimState.ACCEPTED else 0.0
         _, record = await self._core.claims.persist(
-            lambda: self._store.settle(
-                mine, state, body=records.encode(body), ttl=self._core.settings.retention if over else None
-            )
+            lambda: self._store.settle(mine, state, body=records.encode(body), ttl=ttl, look_in=after)
         )
         if record is not None:
             self._core.claims.tell(record)
@@ -385,16 +457,20 @@ class Submitter:
         """Start a job in the background of its sandbox."""
         engine_id = await self._engine.submit(body.sandbox_id, spec)
         record = await self.accepted(mine, body, engine_id)
-        self.look_soon(mine.id)
+        self.look_soon(mine.id, record)
         return record
 
-    def look_soon(self, id: str) -> None:
-        """Take the first look at a command as soon as its wrapper can have made the fence."""
-        self._core.tasks.start(self._first_look(id), f"first look {id}")
+    def look_soon(self, id: str, record: Record | None = None) -> None:
+        """Take the first look at a command as soon as its wrapper can have made the fence; ``record``: just written."""
+        self._core.tasks.start(self._first_look(id, record), f"first look {id}")
 
-    async def _first_look(self, id: str) -> None:
+    async def _first_look(self, id: str, record: Record | None) -> None:
         for delay in FIRST_LOOKS:
             await asyncio.sleep(delay)
-            record = await self._core.follower.look(id)
+            record = await self._core.follower.look(id, record)
             if record is None or record.state is not ClaimState.ACCEPTED:
                 return
+
+
+async def _nothing() -> None:
+    return None

@@ -13,17 +13,9 @@ MOST = SUBMISSIONS // 2
 """Of one tenant."""
 
 
-async def new() -> bool:
-    return False
-
-
-async def replay() -> bool:
-    return True
-
-
 async def full(door: Admission, stack: contextlib.AsyncExitStack, tenant: str = "a") -> None:
     for _ in range(MOST):
-        await stack.enter_async_context(door.of(tenant, known=new))
+        await stack.enter_async_context(door.of(tenant, known=False))
 
 
 async def test_more_than_can_be_carried_out_are_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,13 +24,13 @@ async def test_more_than_can_be_carried_out_are_told_when_to_come_back(monkeypat
     async with contextlib.AsyncExitStack() as stack:
         await full(door, stack)
         with pytest.raises(EngineUnavailable) as caught:
-            async with door.of("a", known=new):
+            async with door.of("a", known=False):
                 raise AssertionError("let in")
         assert caught.value.retry_after
         assert caught.value.retryable
-        async with door.of("b", known=new):
+        async with door.of("b", known=False):
             pass  # another tenant is let in
-    async with door.of("a", known=new):
+    async with door.of("a", known=False):
         pass
 
 
@@ -46,7 +38,7 @@ async def test_one_that_waits_is_let_in_when_another_is_over() -> None:
     door = Admission()
     async with contextlib.AsyncExitStack() as stack:
         await full(door, stack)
-        entered = stack.enter_async_context(door.of("a", known=new))
+        entered = stack.enter_async_context(door.of("a", known=False))
         waiting = asyncio.ensure_future(entered)
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -59,7 +51,7 @@ async def test_replays_never_wait() -> None:
     door = Admission()
     async with contextlib.AsyncExitStack() as stack:
         await full(door, stack)
-        async with asyncio.timeout(1), door.of("a", known=replay):
+        async with asyncio.timeout(1), door.of("a", known=True):
             pass
 
 
@@ -68,5 +60,5 @@ async def test_one_that_is_stuck_does_not_count_for_ever(monkeypatch: pytest.Mon
     door = Admission()
     async with contextlib.AsyncExitStack() as stack:
         await full(door, stack)
-        async with asyncio.timeout(2), door.of("a", known=new):
+        async with asyncio.timeout(2), door.of("a", known=False):
             pass
