@@ -276,7 +276,7 @@ async def test_an_exec_s_bounded_output_says_that_it_was_cut(here: Rig) -> None:
     assert result.stdout.endswith("999\n1000\nshort\n")
     assert len(result.stdout) == len(result.stderr) == 100
     assert result.skipped_bytes == printed - 200
-    shown = await core.jobs.get("default", result.command_id)
+    shown = (await core.jobs.get("default", result.command_id)).whole()
     assert isinstance(shown, ExecJobOutput)
     assert (shown.truncated, shown.skipped_bytes) == (True, printed - 200)
 
