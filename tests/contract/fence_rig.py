@@ -219,7 +219,7 @@ class Execd(Place):
         self.directory = directory
 
     @functools.cached_property
-    def inherited(self) -> dict[str, str]:  # type: ignore[override]
+    def inherited(self) -> dict[str, str]:
         code, environ = self.call("GET", f"/files/download?path={startup.ENVIRONMENT}&offset=1")
         assert code == 200, environ
         return startup.acting(startup.of_daemon(environ))

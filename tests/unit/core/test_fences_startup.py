@@ -57,6 +57,7 @@ async def test_a_sandbox_is_asked_once_for_all_its_submissions_and_our_own_comma
 async def test_after_a_while_one_asks_again_and_the_others_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     daemons = Daemons()
     asked = daemons.fences()
+    assert fences.REMEMBERED_FOR == 60, "docs/concepts/fence.md: a minute"
     monkeypatch.setattr(fences, "REMEMBERED_FOR", 0.0)
     await asked.startup("a")
     daemons.silent = True
