@@ -6,6 +6,7 @@ import asyncio
 import base64
 import functools
 import random
+from pathlib import Path
 
 import pytest
 
@@ -406,3 +407,37 @@ async def test_watched_jobs_make_room_for_the_first_and_last_reads_of_others(
 
 async def state_is(core: Core, id: str, state: JobState) -> bool:
     return (await core.jobs.get("default", id)).whole().state is state
+
+
+# -- what a shell does before it runs a command
+
+
+PROFILES = {
+    "counts": "echo read >>{here}/read",
+    "hides its output": "echo read >>{here}/read; exec >/dev/null",
+    "logs its output": "echo read >>{here}/read; exec >>{here}/all 2>&1",
+}
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+@pytest.mark.parametrize("place", ["sandbox", "command"])
+async def test_a_file_that_the_shell_reads_first_is_read_once_and_hides_no_result(
+    here: Rig, core: Core, other: Core, tmp_path: Path, profile: str, place: str
+) -> None:
+    (tmp_path / "profile").write_text(profile.format(here=tmp_path))
+    env = {"BASH_ENV": str(tmp_path / "profile"), "LC_ALL": "xx_XX", "BASH_FUNC_exit%%": "() { builtin exit 9; }"}
+    box = await here.sandbox(core, env=env if place == "sandbox" else None)
+    sent = env if place == "command" else None
+    shown = "" if "exec" in profile else "out\n"
+
+    job = await submit(core, box, "echo out; exit 3", env=sent)
+    ended, output = await follow(other, job, seconds=20)
+    assert (ended.state, ended.exit_code) == (JobState.EXITED, 9)
+    assert output.endswith(shown)
+    assert output.count("cannot change locale") <= 1
+    assert (tmp_path / "read").read_text() == "read\n"
+
+    request = Exec(sandbox_id=box, command="echo out; exit 3", env=sent)
+    result = (await core.execs.run("default", request, None)).value
+    assert (result.exit_code, result.stdout) == (9, shown)
+    assert (tmp_path / "read").read_text() == "read\nread\n"
