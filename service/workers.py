@@ -90,10 +90,21 @@ class Workers:
                     code = code or (0 if process.exitcode in (0, -signal.SIGTERM) else 1)
                 else:
                     log.error("a worker ended with exit code %s: starting another", process.exitcode)
-                    time.sleep(RESTART_SECONDS)
-                    if not self.stopping:
-                        self.start_one()
+                    self._start_another()
         return code
+
+    def _start_another(self) -> None:
+        """Tried for as long as it takes: a machine that is out of processes or memory is not for good."""
+        while True:
+            time.sleep(RESTART_SECONDS)
+            if self.stopping:
+                return
+            try:
+                self.start_one()
+            except OSError as error:
+                log.error("a worker can't be started: %s", error.strerror)
+            else:
+                return
 
 
 def serve_workers(settings: Settings, count: int) -> int:

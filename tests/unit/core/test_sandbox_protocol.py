@@ -2,7 +2,8 @@
 
 Two replicas and callers that retry one key; creates arrive late or never, replies are lost, a replica stops at any
 step and goes on later, Redis is emptied, a lookup fails, a sandbox ends, a claim that nobody finishes ends by
-itself. States and moves are those of `service.core.states.SCRIPTS`; the choice among several and what may be swept are the product's own functions.
+itself. States and moves are those of `service.core.states.SCRIPTS`; the choice among several and what may be swept are
+the product's own functions.
 """
 
 from __future__ import annotations
