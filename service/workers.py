@@ -49,9 +49,14 @@ class Workers:
         process = _spawn.Process(target=_work, args=(self.settings, theirs), name="oncebox-worker")
         # A worker is born with SIGHUP blocked, and takes it when it has a handler.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP} if self.settings.has_keys else ())
-        process.start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
+        try:
+            process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
         self._running[process] = ours
 
     def all_ready(self) -> bool:
