@@ -17,6 +17,9 @@ _DONE = 1
 _UNREADABLE = -1
 _EVERYTHING = 2**53
 """More bytes than any log has."""
+_UNFINISHED = 86_400
+"""Seconds beyond the retention for which a sandbox's claim stands that no owner finishes and no retry takes over: far
+longer than an engine is at a create."""
 _AT_ONCE = 100
 """Claims read in one go."""
 
@@ -127,7 +130,7 @@ class Claims(Kept, Part):
         elif append is not None:
             offset, data = append.offset, append.data
         what = (state.value, expiry_ms(ttl), int(quiet), body, offset, data, self._record_output, final)
-        steps = [_step("advance", seen.id, seen.token, seen.revision, *what)]
+        steps = [self._step("advance", seen.id, seen.token, seen.revision, *what)]
         if look_in is not None:
             steps.append(next_look(seen.id, look_in))
         return _answer(seen.id, (await self._link.scripts(steps))[0])
@@ -148,7 +151,11 @@ class Claims(Kept, Part):
     async def _move(
         self, name: str, id: str, *args: bytes | str | int, acknowledge: bool = False
     ) -> tuple[bool, Record | None]:
-        return _answer(id, await self._link.script(_step(name, id, *args), acknowledge=acknowledge))
+        return _answer(id, await self._link.script(self._step(name, id, *args), acknowledge=acknowledge))
+
+    def _step(self, name: str, id: str, *args: bytes | str | int) -> Call:
+        unfinished = 0 if keys.is_job(id) else ms(self._retention + _UNFINISHED)
+        return call(name, keys.of_claim(id), id, *args, unfinished)
 
     async def _final_output(self, id: str, append: Appended | None) -> bytes:
         """What is kept, with ``append``, in its last form.
@@ -172,10 +179,6 @@ def _parsed(id: str, raw: bytes | None, now: int) -> Record | Unreadable | None:
         return None if raw is None else parse(id, raw, now)
     except StoreUnavailable:
         return Unreadable(id)
-
-
-def _step(name: str, id: str, *args: bytes | str | int) -> Call:
-    return call(name, keys.of_claim(id), id, *args)
 
 
 def _answer(id: str, answer: Any) -> tuple[bool, Record | None]:

@@ -15,6 +15,11 @@ LOOKS = tuple(f"oncebox:looks:{shard}" for shard in range(LOOK_SHARDS))
 """Active jobs by their next look."""
 
 
+def is_job(id: str) -> bool:
+    """Whether a claim's id is a ``command_id``; else it is the digest of a sandbox's key."""
+    return id.startswith("cmd_")
+
+
 def claim(id: str) -> str:
     """The claim: a header line and the body."""
     return f"oncebox:{{{id}}}:claim"

@@ -2,7 +2,7 @@
 --
 -- call     KEYS claim output request streams  ARGV id token owner lease_ms body request
 -- from     absent
--- to       claimed: epoch 1, attempt 1, no TTL
+-- to       claimed: epoch 1, attempt 1
 -- A claimed claim with this very token is our own write whose answer was lost: done, with a fresh lease. It is
 -- written again, so that a WAIT behind it has something to wait for.
 
@@ -14,7 +14,9 @@ local claim = {
   token = ARGV[2], owner = ARGV[3], body = ARGV[5],
 }
 local raw = form(claim)
-if may(moves, 'absent', claim.state) and redis.call('SET', KEYS[1], raw, 'NX') then
+local unfinished = tonumber(ARGV[#ARGV])
+local stands = unfinished > 0 and { 'PX', unfinished } or {}
+if may(moves, 'absent', claim.state) and redis.call('SET', KEYS[1], raw, 'NX', unpack(stands)) then
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
   if ARGV[6] ~= '' then redis.call('SET', KEYS[3], ARGV[6]) end
   redis.call('PUBLISH', CHANNEL, ARGV[1])
