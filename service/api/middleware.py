@@ -100,13 +100,19 @@ class Edge:
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
         try:
-            await self.app(scope, receive, send)
+            await self._answer_or_problem(scope, exchange, receive, send)
         except CallerGone as left:
             if left.begun and exchange.status is None:  # who closed only its own side can read it
                 unknown = OutcomeUnknown(_BEGUN, command_id=exchange.command_id)
                 with contextlib.suppress(CallerGone):
                     await problem_response(unknown, key_sent=exchange.key_sent)(scope, receive, send)
             exchange.status = CALLER_GONE
+
+    async def _answer_or_problem(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        except CallerGone:
+            raise
         except OnceboxError as error:
             if error.command_id is not None:
                 exchange.about(error.command_id)
