@@ -170,11 +170,10 @@ class Connections:
             self._loop.remove_reader(self._listener.fileno())
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
-            if len(self._tasks) >= self.limit:
-                self._full.say("%d connections, the most that there may be: others wait", self.limit)
-                self._make_room()
-                return
+        if len(self._tasks) >= self.limit:
+            self._full.say("%d connections, the most that there may be: others wait", self.limit)
+            self._make_room()
+        for _ in range(min(ACCEPTED_AT_ONCE, self.limit - len(self._tasks))):
             try:
                 accepted, address = self._listener.accept()
             except OSError as error:
