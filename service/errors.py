@@ -203,7 +203,7 @@ class PayloadTooLarge(OnceboxError):
 
 
 class RateLimited(OnceboxError):
-    """Too many requests; not executed."""
+    """Too many requests, or too many bytes that this tenant's callers have not read; not executed."""
 
     code = "RATE_LIMITED"
     status = 429
@@ -229,7 +229,7 @@ class EngineRejected(OnceboxError):
 
 
 class EngineUnavailable(OnceboxError):
-    """The engine could not be reached; not executed, safe to retry."""
+    """The engine could not be reached, or a replica has too many submissions; not executed, safe to retry."""
 
     code = "ENGINE_UNAVAILABLE"
     status = 503

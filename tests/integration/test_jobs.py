@@ -7,12 +7,14 @@ import base64
 import functools
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service import errors
 from service.core import pacing
 from service.core.app import Core
+from service.core.reading import Chunk
 from service.messages import CreateSandbox, Encoding, Exec, ExecJobOutput, JobState, Reason, SubmitJob
 from tests.integration.core_rig import Rig, eventually, execute, follow, submit
 from tests.support.redis_server import RedisServer
@@ -313,6 +315,32 @@ async def test_events_resume_exactly_where_they_broke_off(core: Core, other: Cor
         cursor = event.id
     assert seen == "1\n2\n3\n4\n"
     assert core.jobs.is_end(cursor)
+
+
+async def test_events_end_at_once_when_the_replica_stops_during_a_read(here: Rig, box: str) -> None:
+    core = await here.replica()
+    id = await submit(core, box, "echo begun; sleep 600")
+    reading = asyncio.Event()
+    read = core.reader.chunk
+
+    async def noticed(*args: Any, **more: Any) -> Chunk:
+        chunk = await read(*args, **more)
+        if not chunk.data:
+            reading.set()
+            await asyncio.sleep(0.2)  # the stop comes meanwhile
+        return chunk
+
+    core.reader.chunk = noticed  # type: ignore[method-assign]
+
+    async def stop() -> float:
+        await reading.wait()
+        core.stop_waiting()
+        return asyncio.get_running_loop().time()
+
+    stopping = asyncio.ensure_future(stop())
+    kinds = [event.kind async for event in core.jobs.events("default", id)]
+    assert "end" not in kinds
+    assert asyncio.get_running_loop().time() - await stopping < 8, "it did not wait for news once more, for 10 s"
 
 
 async def test_pages_of_jobs_neither_repeat_nor_skip_while_jobs_come(core: Core, other: Core, box: str) -> None:
