@@ -12,15 +12,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-import click
 import msgspec
 
+from service.cli.creating import UNDO, create_or_undo, print_or_undo
 from service.cli.following import BytesPrinter, EventPrinter, follow
 from service.cli.interrupts import Interrupts
 from service.cli.place import Place, connected, opened
 from service.cli.problems import Trouble, sentence
 from service.cli.progress import Progress
-from service.cli.terminal import OutputWriter, print_json, say
+from service.cli.terminal import OutputWriter, Unwritable, print_json, put, say
 from service.cli.verdicts import in_words, verdict
 from service.errors import OnceboxError
 from service.messages import JobState
@@ -65,7 +65,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 async def attend(order: Order, settings: Settings) -> int:
     """Carry the order out; the exit code."""
     attended = Attended(order, settings)
-    with Interrupts(attended.leave) as interrupts:
+    with Interrupts(attended.leave, hangup_leaves=lambda: attended.started) as interrupts:
         attended.interrupts = interrupts
         async with attended.progress:
             return await attended.run()
@@ -85,16 +85,18 @@ class Attended:
         self._place: Place | None = None
         self._sandbox: AsyncSandbox | None = None
         self._job: AsyncJob | None = None
-        self._keep = order.sandbox is not None or order.detach
+        self._keep = order.sandbox is not None
         """The sandbox stays when this is over."""
+
+    @property
+    def started(self) -> bool:
+        """The job is known to be the service's."""
+        return self._job is not None
 
     async def run(self) -> int:
         """To the end, or to the first interrupt and what that takes."""
         work = asyncio.create_task(self._work())
-        first = asyncio.create_task(self.interrupts.first.wait())
-        await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
-        first.cancel()
-        if not self._stopping():
+        if await self.interrupts.outlasted_by(work):
             return work.result()
         await self._stop(work)
         return self.interrupts.exit_code
@@ -113,10 +115,10 @@ class Attended:
 
     async def _have_sandbox(self, client: AsyncClient) -> AsyncSandbox:
         order = self._order
-        if order.sandbox:
+        if order.sandbox is not None:
             return client.sandbox(order.sandbox)
         # With the job's key: a job's key counts within its sandbox, so the same job needs the same sandbox.
-        return await client.create_sandbox(image=order.image, timeout=order.sandbox_timeout, idempotency_key=order.key)
+        return await create_or_undo(client, image=order.image, timeout=order.sandbox_timeout, key=order.key)
 
     async def _run_in(self, sandbox: AsyncSandbox) -> int:
         order = self._order
@@ -128,30 +130,28 @@ class Attended:
         )
         if order.key and job.replayed:
             say("the job of this key was there already; this is its output.")
-        if order.detach:
-            self._print_id(job)
-            return 0
+        if order.detach and (order.key is not None or not self._stopping()):
+            return await self._hand_over(job)
         if self._stopping():
             await self._cancel(job)
         return await self._follow(job)
 
     async def _follow(self, job: AsyncJob) -> int:
         assert job.info is not None, "just submitted"
-        self._printer.began(job.info)
         try:
+            await self._printer.began(job.info)
             ended = await follow(job, self._printer, self.progress)
         except OnceboxError:
             self._keep |= not self._embedded
             if not self._embedded:
                 say(f"the job goes on; get back to it with: oncebox logs -f {job.id}")
             raise
-        except OSError as error:  # stdout takes no more: its reader went away, or the disk is full
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GRACE):
-                    await self._cancel(job)
-            if isinstance(error, BrokenPipeError):
-                raise
-            raise Trouble(f"stdout can't be written ({error.strerror}), so the job was cancelled.") from None
+        except BrokenPipeError:
+            await self._give_up(job)
+            raise
+        except Unwritable as error:
+            await self._give_up(job)
+            raise Trouble(f"{error}, so the job was cancelled.") from None
         code, said = verdict(ended)
         if said and not self._stopping():
             say(said)
@@ -165,13 +165,27 @@ class Attended:
     def _embedded(self) -> bool:
         return self._place is None or self._place.embedded
 
-    def _print_id(self, job: AsyncJob) -> None:
-        if self._order.as_json:
-            print_json(job.info)
-        else:
-            click.echo(job.id)
+    async def _hand_over(self, job: AsyncJob) -> int:
+        """Print the id by which the job is found. Where nobody gets it the job and its sandbox go, but with a key."""
+
+        async def undo() -> str:
+            if self._order.key is not None:
+                return f"but the job goes on: {job.id}"
+            self._keep = self._order.sandbox is not None
+            await self._give_up(job)
+            return "so the job was cancelled"
+
+        self._keep = True
+        await print_or_undo(lambda: print_json(job.info) if self._order.as_json else put(job.id), undo)
         if sys.stderr.isatty():
             say(f"follow it with: oncebox logs -f {job.id}")
+        return 0
+
+    async def _give_up(self, job: AsyncJob) -> None:
+        """Nobody can be shown what comes of it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await self._cancel(job)
 
     async def _tidy(self, sandbox: AsyncSandbox) -> None:
         if self._keep:
@@ -189,7 +203,7 @@ class Attended:
     async def _stop(self, work: asyncio.Task[int]) -> None:
         """After the first one: cancel, wait a little, tidy up."""
         cancelling = None if work.done() else self._begin_to_stop(work)
-        await asyncio.wait({work}, timeout=GRACE)
+        await asyncio.wait({work}, timeout=GRACE if self._sandbox else UNDO + TIDY)
         if cancelling is not None and not cancelling.done():
             cancelling.cancel()
             if not work.done() and self._job is not None:
@@ -211,6 +225,8 @@ class Attended:
             work.cancel()
         else:
             say("stopping; Ctrl-C again leaves at once.")
+            if self._sandbox is None:
+                work.cancel()
         return None
 
     async def _cancel(self, job: AsyncJob) -> None:
@@ -226,6 +242,8 @@ class Attended:
             return
         job = self._job
         if job is None or job.info is None:
+            if self._keep and self._sandbox is not None:
+                say(f"see whether the command was started: oncebox ps --sandbox {self._sandbox.id}")
             return
         if job.info.state is JobState.CANCELLED:
             say("cancelled.")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from service.cli.arguments import Command
 from service.cli.findings import Finding, judge_settings, wrong
 from service.cli.state import State, json_option, verbose_option
 from service.cli.tables import STYLES
-from service.cli.terminal import coloured, print_json, printable
+from service.cli.terminal import coloured, print_json, printable, put
 from service.settings import Settings, SettingsError, load
 
 if TYPE_CHECKING:
@@ -23,12 +24,13 @@ MARKS = {"ok": "ok", "warning": "warn", "wrong": "WRONG", "skipped": "-"}
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox doctor                  # what is set, and what it leads to
   oncebox doctor --try            # makes a sandbox, runs a command in it, deletes it
   oncebox doctor --json | jq -r '.findings[] | select(.verdict == "wrong").mend'
-"""
+""",
 )
 @click.option("--try", "attempt", is_flag=True, help="Also make a sandbox, run a command in it and delete it.")
 @json_option
@@ -41,9 +43,9 @@ def doctor(_: State, attempt: bool, as_json: bool) -> int:
     if as_json:
         print_json({"healthy": not counted["wrong"], "findings": findings})
     elif counted["wrong"]:
-        click.echo(f"\n{counted['wrong']} to mend.")
+        put(f"\n{counted['wrong']} to mend.")
     else:
-        click.echo("\nNothing is wrong.")
+        put("\nNothing is wrong.")
     return 1 if counted["wrong"] else 0
 
 
@@ -83,9 +85,9 @@ def _show(finding: Finding) -> None:
     mark = MARKS[finding.verdict].ljust(5)
     if coloured(sys.stdout):
         mark = click.style(mark, fg=STYLES.get(finding.verdict, "bright_black"))
-    click.echo(f"{mark}  {finding.about}: {printable(finding.said)}")
+    put(f"{mark}  {finding.about}: {printable(finding.said)}")
     if finding.mend:
-        click.echo(f"       {finding.mend}")
+        put(f"       {printable(finding.mend)}")
 
 
 class _Overheard(logging.Handler):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from service.cli.arguments import Command, pairs_option
 from service.cli.ids import SHORT, full_id
 from service.cli.place import configured, connected
-from service.cli.state import json_option, pairs_option
+from service.cli.state import json_option
 from service.cli.tables import Column, ago, between, print_details, print_table, terminal_width
-from service.cli.terminal import print_json, say
+from service.cli.terminal import print_json, put, say
 from service.cli.verdicts import because, in_words
 from service.messages import Job, JobState
 
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox status cmd_...
   oncebox status --json cmd_... | jq -r .state
-"""
+""",
 )
 @click.argument("command_id")
 @json_option
@@ -61,10 +63,11 @@ async def _status(command_id: str) -> Job:
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox cancel cmd_...
-"""
+""",
 )
 @click.argument("command_id")
 @json_option
@@ -74,9 +77,9 @@ def cancel(command_id: str, as_json: bool) -> None:
     if as_json:
         print_json(job)
     elif job.state.terminal:
-        click.echo(f"{job.command_id} was over: {in_words(job)}")
+        put(f"{job.command_id} was over: {in_words(job)}")
     else:
-        click.echo(f"{job.command_id} is being cancelled")
+        put(f"{job.command_id} is being cancelled")
 
 
 async def _cancel(command_id: str) -> Job:
@@ -85,6 +88,7 @@ async def _cancel(command_id: str) -> Job:
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox ps
@@ -93,7 +97,7 @@ Examples:
 
 \b
 Where an id does not fit the terminal its last digits are shown; every command takes them instead.
-"""
+""",
 )
 @click.option("--sandbox", metavar="ID", help="Only the jobs of this sandbox.")
 @click.option("--state", "states", multiple=True, type=click.Choice([state.value for state in JobState]),

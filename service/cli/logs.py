@@ -7,6 +7,7 @@ import os
 
 import click
 
+from service.cli.arguments import Command
 from service.cli.following import BytesPrinter, EventPrinter, follow
 from service.cli.ids import full_id
 from service.cli.interrupts import Interrupts
@@ -17,13 +18,14 @@ from service.cli.terminal import OutputWriter, say
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox logs cmd_...                # what is there now
   oncebox logs -f cmd_...             # until the job is over; Ctrl-C leaves the job alone
   oncebox logs -f cmd_... --cursor C  # goes on where an interrupted one stopped
   oncebox logs cmd_... > build.log    # the bytes as they are
-"""
+""",
 )
 @click.argument("command_id")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the job is over.")
@@ -49,9 +51,7 @@ class _Logs:
                 work = asyncio.create_task(
                     follow(job, self._printer, self._progress, cursor=self._cursor, until_over=following)
                 )
-                first = asyncio.create_task(self._interrupts.first.wait())
-                await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
-                first.cancel()
+                await self._interrupts.outlasted_by(work)
                 if work.done():
                     work.result()
                     return 0

@@ -15,7 +15,7 @@ import msgspec
 
 from service.cli.extras import server_extra
 from service.cli.findings import Finding, judge_clock, judge_store, ok, warning, wrong
-from service.cli.place import configured, connected
+from service.cli.place import Place, configured, connected, opened
 from service.cli.problems import Trouble, sentence
 from service.errors import OnceboxError, StoreUnavailable
 from service.messages import Health, SandboxState
@@ -183,6 +183,9 @@ async def _try_execd(engine: Engine, settings: Settings) -> Finding:
 async def look_at_service(settings: Settings, *, attempt: bool) -> AsyncIterator[Finding]:
     """The service that ``ONCEBOX_URL`` names: reachable, ready, our key taken."""
     about = "service"
+    if settings.url is None and attempt:
+        yield await _try_embedded(settings)
+        return
     if settings.url is None:
         yield Finding(about, "skipped", "ONCEBOX_URL is not set: `oncebox run` starts a stack of its own")
         return
@@ -194,7 +197,7 @@ async def look_at_service(settings: Settings, *, attempt: bool) -> AsyncIterator
     yield judge_clock("service's clock", await _clock_ahead(f"{url}/healthz"))
     yield await _admitted(settings)
     if attempt:
-        yield await _try_service(settings)
+        yield await _try_command(configured(settings), "ran in a new sandbox of the service")
 
 
 async def _ready(url: str) -> Finding:
@@ -228,10 +231,21 @@ async def _admitted(settings: Settings) -> Finding:
     return ok(about, "taken" if settings.api_key else "none needed")
 
 
-async def _try_service(settings: Settings) -> Finding:
+async def _try_embedded(settings: Settings) -> Finding:
+    """As ``oncebox run`` does it where no service is named."""
+    try:
+        async with asyncio.timeout(NEW_SANDBOX_SECONDS), opened(settings) as place:
+            return await _try_command(place, "ran in a stack of its own, as `oncebox run` starts one")
+    except Trouble as error:
+        return wrong("a command", str(error), "Name a service in ONCEBOX_URL, or mend what `oncebox run` needs.")
+    except TimeoutError:
+        return wrong("a command", "no stack within 5 minutes", "`oncebox -v run -- true` shows where it stops.")
+
+
+async def _try_command(place: Place, ran: str) -> Finding:
     about = "a command"
     try:
-        async with asyncio.timeout(NEW_SANDBOX_SECONDS), connected(configured(settings)) as client:
+        async with asyncio.timeout(NEW_SANDBOX_SECONDS), connected(place) as client:
             sandbox = await client.create_sandbox(timeout=300)
             try:
                 result = await sandbox.run("echo works")
@@ -243,7 +257,7 @@ async def _try_service(settings: Settings) -> Finding:
         return wrong(about, "did not run in time", "Run `oncebox doctor` where the service runs.")
     if result.output.strip() != "works":
         return wrong(about, f"printed {result.output!r}", "Look into the image (ONCEBOX_IMAGE).")
-    return ok(about, "ran in a new sandbox of the service")
+    return ok(about, ran)
 
 
 # -- HTTP

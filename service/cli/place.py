@@ -75,6 +75,8 @@ async def _listened_at(url: str) -> None:
     try:
         async with asyncio.timeout(CONNECT):
             _, writer = await asyncio.open_connection(parts.hostname, port)
+    except UnicodeError:
+        raise Trouble("ONCEBOX_URL names no host that there can be.") from None
     except OSError as error:  # a TimeoutError as well
         said = os.strerror(error.errno).lower() if error.errno else "no connection"
         raise Trouble(

@@ -59,18 +59,3 @@ def verbose_option(command: Command) -> Command:
         help="Show what the parts log, on stderr.",
     )
     return option(command)
-
-
-def pairs_option(*names: str, help: str) -> Callable[[Command], Command]:
-    """An option that may be given several times, each time as ``K=V``; the argument is a dictionary."""
-    return click.option(*names, multiple=True, metavar="K=V", callback=_pairs, help=help)
-
-
-def _pairs(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{word!r} is not of the form K=V.")
-        pairs[name] = value
-    return pairs

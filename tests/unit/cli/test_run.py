@@ -8,6 +8,7 @@ import pytest
 
 from service.cli import attended as attended_module
 from service.cli.attended import Attended, Order
+from service.cli.interrupts import Interrupts
 from service.cli.run import shell_text
 from service.cli.terminal import OutputWriter
 from service.errors import EngineRejected, OutcomeUnknown
@@ -59,6 +60,10 @@ def test_every_end_has_its_exit_code(
         (("true",), "true"),
         (("sh", "-c", "exit 3"), "sh -c 'exit 3'"),
         (("printf", ""), "printf ''"),
+        (("-x",), " -x"),
+        (("-c", "true"), " -c true"),
+        (("+x",), " +x"),
+        (("echo", "-x"), "echo -x"),
     ),
 )
 def test_words_stay_words_and_a_single_one_is_the_shells_text(words: tuple[str, ...], text: str) -> None:
@@ -199,20 +204,10 @@ def test_what_is_missing_of_the_output_is_said(fake: FakeService, oncebox: Invok
     assert "end of the output" in result.stderr
 
 
-class FakeInterrupts:
-    """Interrupts that the test sends itself."""
-
-    exit_code = 130
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-
-
 def attended(order: Order) -> tuple[Attended, asyncio.Event]:
-    interrupts = FakeInterrupts()
     new = Attended(order, Settings(url="http://127.0.0.1:1"))
-    new.interrupts = interrupts  # type: ignore[assignment]
-    return new, interrupts.first
+    new.interrupts = Interrupts(new.leave)  # not entered: the test sends them itself
+    return new, new.interrupts.first
 
 
 async def test_an_interrupt_cancels_the_job_and_deletes_the_sandbox(
