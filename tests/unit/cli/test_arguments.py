@@ -36,7 +36,7 @@ ARGUMENTS = [
     for param in command.params
     if isinstance(param, click.Argument) and not isinstance(param.type, UnprocessedParamType)
 ]
-REST = {("run",): ["--", "true"], ("logs",): [COMMAND_ID]}
+REST: dict[tuple[str, ...], list[str]] = {("run",): ["--", "true"], ("logs",): [COMMAND_ID]}
 """What a command needs to be complete."""
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
-from service.cli import run, streams, terminal
+from service.cli import streams
 from service.cli.app import app
 from service.cli.place import Place, connected
 from service.cli.problems import Trouble
@@ -79,7 +80,7 @@ def test_stdin_is_looked_at_before_and_after_and_spoken_of_once(
     fake: FakeService, oncebox: Invoke, monkeypatch: pytest.MonkeyPatch, looks: list[bool]
 ) -> None:
     said = any(looks)
-    monkeypatch.setattr(run.streams, "stdin_has_data", lambda: looks.pop(0))
+    monkeypatch.setattr(streams, "stdin_has_data", lambda: looks.pop(0))
 
     result = oncebox("run", "--", "true")
 
@@ -125,7 +126,7 @@ def unwritable(request: pytest.FixtureRequest, fake: FakeService, monkeypatch: p
         if request.param is None:
             monkeypatch.setattr(streams, "stdout_was_closed", lambda: True)
         else:
-            echo = terminal.click.echo
+            echo = click.echo
 
             def failing(message: Any, **more: Any) -> None:
                 if more.get("err"):
@@ -133,7 +134,7 @@ def unwritable(request: pytest.FixtureRequest, fake: FakeService, monkeypatch: p
                 else:
                     raise request.param(28, "No space left on device")
 
-            monkeypatch.setattr(terminal.click, "echo", failing)
+            monkeypatch.setattr(click, "echo", failing)
         return CliRunner().invoke(app, words, prog_name="oncebox")
 
     return invoke
