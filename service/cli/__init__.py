@@ -2,11 +2,14 @@
 
 Built on click and rich. What a replica needs (the extra ``server``) is imported by the commands that need it,
 when they run: ``pip install oncebox`` alone brings a command line that talks to a service elsewhere.
+
+``commands`` has what each command takes and prints; ``foreground`` carries ``run`` out; ``checks`` are the doctor's;
+``output`` is all that is written. ``target`` is where the service is, and ``problems`` how an error is shown.
 """
 
 from __future__ import annotations
 
-from service.cli import streams
+from service.cli.output import streams
 
 INTERRUPTED = 130
 """128 + SIGINT."""

@@ -6,8 +6,8 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from service.cli.output.terminal import Unwritable, say
 from service.cli.problems import Trouble
-from service.cli.terminal import Unwritable, say
 from service.errors import OnceboxError, SandboxNotFound
 
 if TYPE_CHECKING:

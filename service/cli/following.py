@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from service.cli.terminal import say
+from service.cli.output.terminal import say
 
 if TYPE_CHECKING:
-    from service.cli.progress import Progress
+    from service.cli.output.progress import Progress
     from service.client import AsyncJob
     from service.messages import Job
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from service.cli import INTERRUPTED, streams
-from service.cli.terminal import Unwritable, encoded_json, say
+from service.cli import INTERRUPTED
+from service.cli.output import streams
+from service.cli.output.terminal import Unwritable, encoded_json, say
 from service.errors import OnceboxError
 from service.settings import SettingsError
 

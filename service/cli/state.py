@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from service.cli.terminal import show_logs
+from service.cli.output.terminal import show_logs
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

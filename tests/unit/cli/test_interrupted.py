@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from service.cli import attended as attended_module
-from service.cli import sandboxes
-from service.cli.attended import Attended, Order
+from service.cli import foreground
+from service.cli.commands import sandboxes
+from service.cli.foreground import ForegroundRun, RunRequest
 from service.cli.interrupts import Interrupts
 from service.settings import Settings
 from tests.unit.cli.fakes import COMMAND_ID, FakeSandbox, FakeService
@@ -29,8 +29,8 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-def attended(order: Order) -> Attended:
-    new = Attended(order, Settings(url="http://127.0.0.1:1"))
+def foreground_run(request: RunRequest) -> ForegroundRun:
+    new = ForegroundRun(request, Settings(url="http://127.0.0.1:1"))
     new.interrupts = Interrupts(new.leave)  # not entered: the test sends them itself
     return new
 
@@ -66,7 +66,7 @@ async def test_a_creation_with_a_key_is_left_to_whoever_has_the_key(
 @pytest.mark.parametrize("detach", (False, True))
 async def test_a_run_leaves_no_sandbox_that_was_being_made(fake: FakeService, detach: bool) -> None:
     fake.create_gate = asyncio.Event()
-    under_test = attended(Order(command="true", detach=detach))
+    under_test = foreground_run(RunRequest(command="true", detach=detach))
     running = asyncio.create_task(under_test.run())
     await until(lambda: fake.created)
 
@@ -81,7 +81,7 @@ async def test_a_detached_job_whose_id_was_not_printed_yet_is_cancelled(
 ) -> None:
     fake.submit_gate = asyncio.Event()
     fake.job_to_come.hangs = True
-    under_test = attended(Order(command="sleep 100", detach=True))
+    under_test = foreground_run(RunRequest(command="sleep 100", detach=True))
     running = asyncio.create_task(under_test.run())
     await until(lambda: fake.submitted)
 
@@ -98,7 +98,7 @@ async def test_a_detached_job_with_a_key_is_printed_all_the_same(
     fake: FakeService, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fake.submit_gate = asyncio.Event()
-    under_test = attended(Order(command="sleep 100", detach=True, key="k"))
+    under_test = foreground_run(RunRequest(command="sleep 100", detach=True, key="k"))
     running = asyncio.create_task(under_test.run())
     await until(lambda: fake.submitted)
 
@@ -114,9 +114,9 @@ async def test_a_detached_job_with_a_key_is_printed_all_the_same(
 async def test_a_submission_to_a_named_sandbox_that_is_not_answered_is_spoken_of(
     fake: FakeService, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attended_module, "GRACE", 0.01)
+    monkeypatch.setattr(foreground, "GRACE", 0.01)
     fake.submit_gate = asyncio.Event()
-    under_test = attended(Order(command="sleep 100", sandbox="mine"))
+    under_test = foreground_run(RunRequest(command="sleep 100", sandbox="mine"))
     running = asyncio.create_task(under_test.run())
     await until(lambda: fake.submitted)
 
@@ -135,7 +135,7 @@ async def test_a_service_that_does_not_answer_any_more_does_not_hold_an_interrup
     monkeypatch.setattr(FakeSandbox, "delete", hangs)
     monkeypatch.setattr("service.cli.creating.UNDO", 0.01)
     fake.create_gate = asyncio.Event()
-    under_test = attended(Order(command="true"))
+    under_test = foreground_run(RunRequest(command="true"))
     running = asyncio.create_task(under_test.run())
     await until(lambda: fake.created)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from service.cli import attended as attended_module
-from service.cli.attended import Attended, Order
+from service.cli import foreground
+from service.cli.commands.run import shell_text
+from service.cli.foreground import ForegroundRun, RunRequest
 from service.cli.interrupts import Interrupts
-from service.cli.run import shell_text
-from service.cli.terminal import OutputWriter
+from service.cli.output.terminal import OutputWriter
 from service.errors import EngineRejected, OutcomeUnknown
 from service.messages import JobState, Reason
 from service.settings import Settings
@@ -204,8 +204,8 @@ def test_what_is_missing_of_the_output_is_said(fake: FakeService, oncebox: Invok
     assert "end of the output" in result.stderr
 
 
-def attended(order: Order) -> tuple[Attended, asyncio.Event]:
-    new = Attended(order, Settings(url="http://127.0.0.1:1"))
+def foreground_run(request: RunRequest) -> tuple[ForegroundRun, asyncio.Event]:
+    new = ForegroundRun(request, Settings(url="http://127.0.0.1:1"))
     new.interrupts = Interrupts(new.leave)  # not entered: the test sends them itself
     return new, new.interrupts.first
 
@@ -214,7 +214,7 @@ async def test_an_interrupt_cancels_the_job_and_deletes_the_sandbox(
     fake: FakeService, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fake.job_to_come.hangs = True
-    under_test, interrupt = attended(Order(command="sleep 100"))
+    under_test, interrupt = foreground_run(RunRequest(command="sleep 100"))
     running = asyncio.create_task(under_test.run())
     await fake.job_to_come.given.wait()
 
@@ -230,7 +230,7 @@ async def test_an_interrupt_cancels_the_job_and_deletes_the_sandbox(
 async def test_an_interrupt_during_the_submission_cancels_what_came_of_it(fake: FakeService) -> None:
     fake.submit_gate = asyncio.Event()
     fake.job_to_come.hangs = True
-    under_test, interrupt = attended(Order(command="sleep 100", sandbox="mine"))
+    under_test, interrupt = foreground_run(RunRequest(command="sleep 100", sandbox="mine"))
     running = asyncio.create_task(under_test.run())
     async with asyncio.timeout(5):
         while not fake.submitted:
@@ -250,10 +250,10 @@ async def test_a_job_that_does_not_end_is_left_after_the_grace(
     async def ignored() -> None:
         pass
 
-    monkeypatch.setattr(attended_module, "GRACE", 0.01)
+    monkeypatch.setattr(foreground, "GRACE", 0.01)
     monkeypatch.setattr(fake.job_to_come, "cancel", ignored)
     fake.job_to_come.hangs = True
-    under_test, interrupt = attended(Order(command="sleep 100", sandbox="mine"))
+    under_test, interrupt = foreground_run(RunRequest(command="sleep 100", sandbox="mine"))
     running = asyncio.create_task(under_test.run())
     await fake.job_to_come.given.wait()
 

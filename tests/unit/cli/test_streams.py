@@ -13,10 +13,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from service.cli import streams
 from service.cli.app import app
-from service.cli.place import Place, connected
+from service.cli.output import streams
 from service.cli.problems import Trouble
+from service.cli.target import Target, connect
 from service.errors import SandboxNotFound
 from tests.unit.cli.conftest import Invoke
 from tests.unit.cli.fakes import COMMAND_ID, FakeJob, FakeSandbox, FakeService
@@ -211,5 +211,5 @@ def test_names_on_this_machine_that_are_no_text_can_be_json(monkeypatch: pytest.
 
 async def test_a_url_that_names_no_host_is_a_sentence() -> None:
     with pytest.raises(Trouble, match="ONCEBOX_URL"):
-        async with connected(Place("http://a..b:1")):
+        async with connect(Target("http://a..b:1")):
             pass

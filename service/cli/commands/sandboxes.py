@@ -12,11 +12,11 @@ from service.cli import INTERRUPTED
 from service.cli.arguments import Group, pairs_option
 from service.cli.creating import create_or_undo, print_or_undo
 from service.cli.interrupts import Interrupts
-from service.cli.place import configured, connected
+from service.cli.output.tables import Column, ago, print_table
+from service.cli.output.terminal import print_json, put, say
 from service.cli.problems import sentence
 from service.cli.state import json_option
-from service.cli.tables import Column, ago, print_table
-from service.cli.terminal import print_json, put, say
+from service.cli.target import configured_target, connect
 from service.errors import OnceboxError
 from service.messages import Sandbox, SandboxState
 
@@ -69,7 +69,7 @@ def ls(metadata: dict[str, str], states: tuple[str, ...], limit: int, as_json: b
 
 async def _list(metadata: dict[str, str], states: Sequence[str], limit: int) -> list[Sandbox]:
     found: list[Sandbox] = []
-    async with connected(configured()) as client:
+    async with connect(configured_target()) as client:
         async for sandbox in client.sandboxes(metadata=metadata or None, state=states or None):
             assert sandbox.info is not None, "listed"
             found.append(sandbox.info)
@@ -169,7 +169,7 @@ def _leave_creation() -> None:
 
 
 async def _create_and_print(fields: dict[str, Any], key: str | None, *, as_json: bool) -> None:
-    async with connected(configured()) as client:
+    async with connect(configured_target()) as client:
         if key is None:
             sandbox = await create_or_undo(client, **fields)
         else:
@@ -214,7 +214,7 @@ def rm(sandbox_ids: tuple[str, ...], as_json: bool) -> int:
 async def _delete(sandbox_ids: Sequence[str]) -> dict[str, str]:
     """Those that could not be deleted, and why."""
     failed: dict[str, str] = {}
-    async with connected(configured()) as client:
+    async with connect(configured_target()) as client:
         for sandbox_id in sandbox_ids:
             if why := await _delete_one(client, sandbox_id):
                 failed[sandbox_id] = why

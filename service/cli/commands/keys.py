@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from service.cli.arguments import Group
+from service.cli.output.terminal import print_json, put
 from service.cli.problems import Trouble
 from service.cli.state import json_option
-from service.cli.terminal import print_json, put
 from service.tenants import lines_for, new_key
 
 

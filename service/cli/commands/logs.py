@@ -11,10 +11,10 @@ from service.cli.arguments import Command
 from service.cli.following import BytesPrinter, EventPrinter, follow
 from service.cli.ids import full_id
 from service.cli.interrupts import Interrupts
-from service.cli.place import configured, connected
-from service.cli.progress import Progress
+from service.cli.output.progress import Progress
+from service.cli.output.terminal import OutputWriter, say
 from service.cli.state import json_option
-from service.cli.terminal import OutputWriter, say
+from service.cli.target import configured_target, connect
 
 
 @click.command(
@@ -45,7 +45,7 @@ class _Logs:
 
     async def run(self, *, following: bool) -> int:
         with Interrupts(self._leave) as self._interrupts:
-            async with self._progress, connected(configured()) as client:
+            async with self._progress, connect(configured_target()) as client:
                 self._id = await full_id(client, self._id)
                 job = client.job(self._id)
                 work = asyncio.create_task(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from service.cli.arguments import Command, pairs_option
+from service.cli.exit_codes import because, in_words
 from service.cli.ids import SHORT, full_id
-from service.cli.place import configured, connected
+from service.cli.output.tables import Column, ago, between, print_details, print_table, terminal_width
+from service.cli.output.terminal import print_json, put, say
 from service.cli.state import json_option
-from service.cli.tables import Column, ago, between, print_details, print_table, terminal_width
-from service.cli.terminal import print_json, put, say
-from service.cli.verdicts import because, in_words
+from service.cli.target import configured_target, connect
 from service.messages import Job, JobState
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _when(text: str | None) -> str:
 
 
 async def _status(command_id: str) -> Job:
-    async with connected(configured()) as client:
+    async with connect(configured_target()) as client:
         return await client.job(await full_id(client, command_id)).status()
 
 
@@ -83,7 +83,7 @@ def cancel(command_id: str, as_json: bool) -> None:
 
 
 async def _cancel(command_id: str) -> Job:
-    async with connected(configured()) as client:
+    async with connect(configured_target()) as client:
         return await client.job(await full_id(client, command_id)).cancel()
 
 
@@ -126,7 +126,7 @@ def ps(
 
 async def _jobs(sandbox: str | None, states: Sequence[str], metadata: dict[str, str], limit: int) -> list[Job]:
     found: list[Job] = []
-    async with connected(configured()) as client:
+    async with connect(configured_target()) as client:
         async for job in client.jobs(sandbox_id=sandbox, state=states or None, metadata=metadata or None):
             assert job.info is not None, "listed"
             found.append(job.info)

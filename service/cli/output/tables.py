@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from service.cli.terminal import coloured, encodable, printable, put
+from service.cli.output.terminal import coloured, encodable, printable, put
 from service.messages import JobState, SandboxState
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""``oncebox run``: a command as a job, attended by whoever started it."""
+"""``oncebox run``: a command as a job, in the foreground of whoever started it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import shlex
 
 import click
 
-from service.cli import streams
 from service.cli.arguments import Command, is_utf8, pairs_option
+from service.cli.output import streams
+from service.cli.output.terminal import say
 from service.cli.problems import TROUBLE, Trouble
 from service.cli.state import State, json_option, verbose_option
-from service.cli.terminal import say
 from service.messages import MAX_JOB_TIMEOUT
 from service.settings import Settings, load
 
@@ -83,11 +83,11 @@ def run(
         raise click.UsageError("No command: write it behind `--`, as in `oncebox run -- make test`.")
     if sandbox is not None and image is not None:
         raise click.UsageError("--sandbox and --image exclude each other: the sandbox has its image already.")
-    from service.cli.attended import Order, attend
+    from service.cli.foreground import RunRequest, run_in_foreground
 
     settings = load()
     _check_needs(settings, sandbox=sandbox, detach=detach)
-    order = Order(
+    request = RunRequest(
         command=shell_text(words),
         sandbox=sandbox,
         image=image,
@@ -99,7 +99,7 @@ def run(
         as_json=as_json,
     )
     said = _say_what_stdin_has()
-    code = asyncio.run(attend(order, settings))
+    code = asyncio.run(run_in_foreground(request, settings))
     if not said:
         _say_what_stdin_has()  # it came meanwhile
     return code

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import msgspec
 
-from service.cli import streams
+from service.cli.output import streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from service.cli.arguments import Command
-from service.cli.terminal import put
+from service.cli.output.terminal import put
 
 
 @click.command(
