@@ -36,26 +36,16 @@ def _note_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 def json_option(command: Command) -> Command:
     """``--json``, as the argument ``as_json``. Eager: an error in what follows it is JSON as well."""
-    option = click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        is_eager=True,
-        callback=_note_json,
-        help="Print JSON, for programs.",
-    )
-    return option(command)
+    flag = _eager_flag("--json", "as_json", callback=_note_json, help="Print JSON, for programs.")
+    return flag(command)
 
 
 def verbose_option(command: Command) -> Command:
     """``-v``: show what the parts log."""
-    option = click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_note_verbose,
-        help="Show what the parts log, on stderr.",
-    )
-    return option(command)
+    help = "Show what the parts log, on stderr."
+    flag = _eager_flag("-v", "--verbose", callback=_note_verbose, expose_value=False, help=help)
+    return flag(command)
+
+
+def _eager_flag(*names: str, **more: Any) -> Callable[[Command], Command]:
+    return click.option(*names, is_flag=True, is_eager=True, **more)

@@ -10,6 +10,7 @@ import click
 
 from service.cli import INTERRUPTED
 from service.cli.arguments import Group, pairs_option
+from service.cli.commands.listing import filter_options, print_first
 from service.cli.creating import create_or_undo, print_or_undo
 from service.cli.interrupts import Interrupts
 from service.cli.output.tables import Column, ago, print_table
@@ -21,9 +22,9 @@ from service.errors import OnceboxError
 from service.messages import Sandbox, SandboxState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from service.client import AsyncClient
+    from service.client import AsyncClient, AsyncSandbox
 
 
 @click.group(
@@ -49,33 +50,15 @@ Examples:
   oncebox sandboxes ls --json | jq -r '.[].sandbox_id'
 """,
 )
-@pairs_option("--metadata", help="Only those with this metadata; may be given several times.")
-@click.option("--state", "states", multiple=True, type=click.Choice([state.value for state in SandboxState]),
-              help="Only those in this state; may be given several times.")  # fmt: skip
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), default=200, show_default=True,
-              help="At most this many.")  # fmt: skip
+@filter_options(SandboxState, limit=200)
 @json_option
 def ls(metadata: dict[str, str], states: tuple[str, ...], limit: int, as_json: bool) -> None:
     """List sandboxes."""
-    found = asyncio.run(_list(metadata, states, limit + 1))
-    shown = found[:limit]
-    if as_json:
-        print_json(shown)
-    else:
-        _print(shown)
-    if len(found) > limit:
-        say(f"there are more; --limit shows more than {limit}.")
 
+    def find(client: AsyncClient) -> AsyncIterator[AsyncSandbox]:
+        return client.sandboxes(metadata=metadata or None, state=states or None)
 
-async def _list(metadata: dict[str, str], states: Sequence[str], limit: int) -> list[Sandbox]:
-    found: list[Sandbox] = []
-    async with connect(configured_target()) as client:
-        async for sandbox in client.sandboxes(metadata=metadata or None, state=states or None):
-            assert sandbox.info is not None, "listed"
-            found.append(sandbox.info)
-            if len(found) == limit:
-                break
-    return found
+    print_first(limit, find, _print, as_json=as_json)
 
 
 def _print(found: Sequence[Sandbox]) -> None:
