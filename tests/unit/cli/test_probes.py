@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from service.cli.looks import _reach_execd
+from service.cli.checks.probes import _reach_execd
 from service.messages import SandboxState
 from service.ports.engine import Engine, NotReached, SandboxInfo, SandboxListing
 from service.settings import load

@@ -26,7 +26,7 @@ DEADLINE = 30.0
 CONNECT = 5.0
 
 
-class Place(msgspec.Struct, frozen=True):
+class Target(msgspec.Struct, frozen=True):
     """A service to talk to. ``embedded``: it ends with this process, and all of its sandboxes with it."""
 
     url: str
@@ -34,35 +34,35 @@ class Place(msgspec.Struct, frozen=True):
     embedded: bool = False
 
 
-def configured(settings: Settings | None = None) -> Place:
+def configured_target(settings: Settings | None = None) -> Target:
     """The service of the settings, or the one on this machine."""
     settings = settings or load()
-    return Place(settings.url or DEFAULT_URL, settings.api_key)
+    return Target(settings.url or DEFAULT_URL, settings.api_key)
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[Place]:
+async def open_target(settings: Settings) -> AsyncIterator[Target]:
     """The service of the settings, or an embedded stack for as long as the context lasts."""
     if settings.url:
-        yield configured(settings)
+        yield configured_target(settings)
         return
     from service.cli.stack import stack
 
     async with stack(settings) as url:
-        yield Place(url, embedded=True)
+        yield Target(url, embedded=True)
 
 
 @asynccontextmanager
-async def connected(place: Place, *, deadline: float = DEADLINE) -> AsyncIterator[AsyncClient]:
+async def connect(target: Target, *, deadline: float = DEADLINE) -> AsyncIterator[AsyncClient]:
     """A client of the service. ``deadline``: seconds in which a request is tried again.
 
     Raises ``Trouble`` where nobody listens: the SDK waits for a service to come back, a person checks the URL.
     """
     from service.client import AsyncClient
 
-    await _listened_at(place.url)
+    await _listened_at(target.url)
     try:
-        client = AsyncClient(place.url, api_key=place.api_key or "", deadline=deadline)
+        client = AsyncClient(target.url, api_key=target.api_key or "", deadline=deadline)
     except ValueError as error:
         raise Trouble(f"{error}; correct ONCEBOX_URL or ONCEBOX_API_KEY.") from None
     async with client:
@@ -75,6 +75,8 @@ async def _listened_at(url: str) -> None:
     try:
         async with asyncio.timeout(CONNECT):
             _, writer = await asyncio.open_connection(parts.hostname, port)
+    except UnicodeError:
+        raise Trouble("ONCEBOX_URL names no host that there can be.") from None
     except OSError as error:  # a TimeoutError as well
         said = os.strerror(error.errno).lower() if error.errno else "no connection"
         raise Trouble(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from service.cli.arguments import Group
+from service.cli.output.terminal import print_json, put
 from service.cli.problems import Trouble
 from service.cli.state import json_option
-from service.cli.terminal import print_json
 from service.tenants import lines_for, new_key
 
 
-@click.group()
+@click.group(cls=Group)
 def keys() -> None:
     """API keys of tenants."""
 
@@ -34,6 +35,6 @@ def new(tenant: str, as_json: bool) -> None:
     if as_json:
         print_json({"tenant": tenant, "key": key, "lines": lines})
         return
-    click.echo(key)
-    click.echo("\n# The key is shown this once. For the file that ONCEBOX_TENANTS names; where it has this table")
-    click.echo(f"# already, add the digest to its `keys`:\n{lines}", nl=False)
+    put(key)
+    put("\n# The key is shown this once. For the file that ONCEBOX_TENANTS names; where it has this table")
+    put(f"# already, add the digest to its `keys`:\n{lines.rstrip()}")

@@ -7,23 +7,25 @@ import os
 
 import click
 
+from service.cli.arguments import Command
 from service.cli.following import BytesPrinter, EventPrinter, follow
 from service.cli.ids import full_id
 from service.cli.interrupts import Interrupts
-from service.cli.place import configured, connected
-from service.cli.progress import Progress
+from service.cli.output.progress import Progress
+from service.cli.output.terminal import OutputWriter, say
 from service.cli.state import json_option
-from service.cli.terminal import OutputWriter, say
+from service.cli.target import configured_target, connect
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox logs cmd_...                # what is there now
   oncebox logs -f cmd_...             # until the job is over; Ctrl-C leaves the job alone
   oncebox logs -f cmd_... --cursor C  # goes on where an interrupted one stopped
   oncebox logs cmd_... > build.log    # the bytes as they are
-"""
+""",
 )
 @click.argument("command_id")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the job is over.")
@@ -43,15 +45,13 @@ class _Logs:
 
     async def run(self, *, following: bool) -> int:
         with Interrupts(self._leave) as self._interrupts:
-            async with self._progress, connected(configured()) as client:
+            async with self._progress, connect(configured_target()) as client:
                 self._id = await full_id(client, self._id)
                 job = client.job(self._id)
                 work = asyncio.create_task(
                     follow(job, self._printer, self._progress, cursor=self._cursor, until_over=following)
                 )
-                first = asyncio.create_task(self._interrupts.first.wait())
-                await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
-                first.cancel()
+                await self._interrupts.outlasted_by(work)
                 if work.done():
                     work.result()
                     return 0

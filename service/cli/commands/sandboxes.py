@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.cli.place import configured, connected
+from service.cli import INTERRUPTED
+from service.cli.arguments import Group, pairs_option
+from service.cli.commands.listing import filter_options, print_first
+from service.cli.creating import create_or_undo, print_or_undo
+from service.cli.interrupts import Interrupts
+from service.cli.output.tables import Column, ago, print_table
+from service.cli.output.terminal import print_json, put, say
 from service.cli.problems import sentence
-from service.cli.state import json_option, pairs_option
-from service.cli.tables import Column, ago, print_table
-from service.cli.terminal import print_json, say
+from service.cli.state import json_option
+from service.cli.target import configured_target, connect
 from service.errors import OnceboxError
 from service.messages import Sandbox, SandboxState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
+
+    from service.client import AsyncClient, AsyncSandbox
 
 
 @click.group(
+    cls=Group,
     epilog="""\b
 Examples:
   oncebox sandboxes ls
   ID=$(oncebox sandboxes create)
   oncebox run --sandbox "$ID" -- make test
   oncebox sandboxes rm "$ID"
-"""
+""",
 )
 def sandboxes() -> None:
     """List, create and delete sandboxes."""
@@ -41,33 +50,15 @@ Examples:
   oncebox sandboxes ls --json | jq -r '.[].sandbox_id'
 """,
 )
-@pairs_option("--metadata", help="Only those with this metadata; may be given several times.")
-@click.option("--state", "states", multiple=True, type=click.Choice([state.value for state in SandboxState]),
-              help="Only those in this state; may be given several times.")  # fmt: skip
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), default=200, show_default=True,
-              help="At most this many.")  # fmt: skip
+@filter_options(SandboxState, limit=200)
 @json_option
 def ls(metadata: dict[str, str], states: tuple[str, ...], limit: int, as_json: bool) -> None:
     """List sandboxes."""
-    found = asyncio.run(_list(metadata, states, limit + 1))
-    shown = found[:limit]
-    if as_json:
-        print_json(shown)
-    else:
-        _print(shown)
-    if len(found) > limit:
-        say(f"there are more; --limit shows more than {limit}.")
 
+    def find(client: AsyncClient) -> AsyncIterator[AsyncSandbox]:
+        return client.sandboxes(metadata=metadata or None, state=states or None)
 
-async def _list(metadata: dict[str, str], states: Sequence[str], limit: int) -> list[Sandbox]:
-    found: list[Sandbox] = []
-    async with connected(configured()) as client:
-        async for sandbox in client.sandboxes(metadata=metadata or None, state=states or None):
-            assert sandbox.info is not None, "listed"
-            found.append(sandbox.info)
-            if len(found) == limit:
-                break
-    return found
+    print_first(limit, find, _print, as_json=as_json)
 
 
 def _print(found: Sequence[Sandbox]) -> None:
@@ -124,33 +115,60 @@ def create(
     owner: str | None,
     key: str | None,
     as_json: bool,
-) -> None:
-    """Create a sandbox, and print its id."""
-    resources = {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value}
-    sandbox = asyncio.run(
-        _create(
-            image=image,
-            timeout=timeout,
-            env=env or None,
-            metadata=metadata or None,
-            resources=resources or None,
-            workspace_owner=owner,
-            idempotency_key=key,
-        )
-    )
-    if as_json:
-        print_json(sandbox)
-        return
-    click.echo(sandbox.sandbox_id)
-    if not sandbox.ready:
-        say("it is not ready yet; `oncebox sandboxes ls` shows its state.")
+) -> int:
+    """Create a sandbox, and print its id. Where that can't be printed, or at Ctrl-C, none is left, but with --key."""
+    resources = {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value is not None}
+    fields = {
+        "image": image,
+        "timeout": timeout,
+        "env": env or None,
+        "metadata": metadata or None,
+        "resources": resources or None,
+        "workspace_owner": owner,
+    }
+    return asyncio.run(_create(fields, key, as_json=as_json))
 
 
-async def _create(**fields: object) -> Sandbox:
-    async with connected(configured()) as client:
-        sandbox = await client.create_sandbox(**fields)  # type: ignore[arg-type]
-        assert sandbox.info is not None, "just created"
-        return sandbox.info
+async def _create(fields: dict[str, Any], key: str | None, *, as_json: bool) -> int:
+    """The exit code. Interrupted, it leaves no sandbox but one that the caller's own key leads back to."""
+    with Interrupts(_leave_creation, hangup_leaves=lambda: False) as interrupts:
+        work = asyncio.create_task(_create_and_print(fields, key, as_json=as_json))
+        if not await interrupts.outlasted_by(work) and not work.done():
+            say("stopping; Ctrl-C again leaves at once.")
+            work.cancel()
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
+            return 0
+        if key is not None:
+            say("if the sandbox was made, the same command with its key prints its id.")
+        return interrupts.exit_code
+
+
+def _leave_creation() -> None:
+    """The second interrupt."""
+    say("left at once; `oncebox sandboxes ls` shows whether the sandbox was made.")
+    os._exit(INTERRUPTED)
+
+
+async def _create_and_print(fields: dict[str, Any], key: str | None, *, as_json: bool) -> None:
+    async with connect(configured_target()) as client:
+        if key is None:
+            sandbox = await create_or_undo(client, **fields)
+        else:
+            sandbox = await client.create_sandbox(**fields, idempotency_key=key)
+        info = sandbox.info
+        assert info is not None, "just created"
+
+        async def undo() -> str:
+            if key is not None:
+                return f"but the sandbox is there: {sandbox.id}"
+            failed = await _delete_one(client, sandbox.id)
+            return f"but could not be deleted: {sandbox.id}: {failed}" if failed else "so the sandbox was deleted again"
+
+        await print_or_undo(lambda: print_json(info) if as_json else put(info.sandbox_id), undo)
+        if not info.ready:
+            say("it is not ready yet; `oncebox sandboxes ls` shows its state.")
 
 
 @sandboxes.command(
@@ -170,7 +188,7 @@ def rm(sandbox_ids: tuple[str, ...], as_json: bool) -> int:
         print_json({"deleted": gone, "failed": failed})
     else:
         for sandbox_id in gone:
-            click.echo(sandbox_id)
+            put(sandbox_id)
         for sandbox_id, why in failed.items():
             say(f"{sandbox_id}: {why}")
     return 1 if failed else 0
@@ -179,10 +197,17 @@ def rm(sandbox_ids: tuple[str, ...], as_json: bool) -> int:
 async def _delete(sandbox_ids: Sequence[str]) -> dict[str, str]:
     """Those that could not be deleted, and why."""
     failed: dict[str, str] = {}
-    async with connected(configured()) as client:
+    async with connect(configured_target()) as client:
         for sandbox_id in sandbox_ids:
-            try:
-                await client.sandbox(sandbox_id).delete()
-            except OnceboxError as error:
-                failed[sandbox_id] = sentence(error)
+            if why := await _delete_one(client, sandbox_id):
+                failed[sandbox_id] = why
     return failed
+
+
+async def _delete_one(client: AsyncClient, sandbox_id: str) -> str:
+    """Why it could not be deleted; nothing where it was."""
+    try:
+        await client.sandbox(sandbox_id).delete()
+    except OnceboxError as error:
+        return sentence(error)
+    return ""

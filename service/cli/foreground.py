@@ -1,6 +1,6 @@
-"""A job that somebody waits for: from a place to run it, over its output, to a place left tidy.
+"""A job that somebody waits for: from a target that is found or started, over its output, to one left tidy.
 
-Ctrl-C may come at any moment of this. The first one cancels the job and leaves everything in order within
+Ctrl-C may come at any moment of this. The first one cancels the job and leaves everything in request within
 seconds; the second leaves at once, whatever that leaves behind, and says how to get back.
 """
 
@@ -12,16 +12,16 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-import click
 import msgspec
 
+from service.cli.creating import UNDO, create_or_undo, print_or_undo
+from service.cli.exit_codes import exit_code, in_words
 from service.cli.following import BytesPrinter, EventPrinter, follow
 from service.cli.interrupts import Interrupts
-from service.cli.place import Place, connected, opened
+from service.cli.output.progress import Progress
+from service.cli.output.terminal import OutputWriter, Unwritable, print_json, put, say
 from service.cli.problems import Trouble, sentence
-from service.cli.progress import Progress
-from service.cli.terminal import OutputWriter, print_json, say
-from service.cli.verdicts import in_words, verdict
+from service.cli.target import Target, connect, open_target
 from service.errors import OnceboxError
 from service.messages import JobState
 
@@ -35,7 +35,7 @@ GRACE = 5.0
 """Seconds that a cancelled job has to end before it is left to itself."""
 TIDY = 5.0
 """Seconds for what is done at the end."""
-PATIENCE = 120.0
+REQUEST_DEADLINE = 120.0
 """Seconds in which creating and submitting are tried again."""
 DEFAULT_TIMEOUT = 3600
 """Seconds: the service's own default for a job."""
@@ -43,7 +43,7 @@ MARGIN = 600
 """Seconds that a sandbox lives on after its job's deadline, in case nobody is there to delete it."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to run, and where; None is the service's own default."""
 
     command: str
@@ -62,48 +62,53 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return min((self.timeout or DEFAULT_TIMEOUT) + MARGIN, 86_400)
 
 
-async def attend(order: Order, settings: Settings) -> int:
-    """Carry the order out; the exit code."""
-    attended = Attended(order, settings)
-    with Interrupts(attended.leave) as interrupts:
-        attended.interrupts = interrupts
-        async with attended.progress:
-            return await attended.run()
+async def run_in_foreground(request: RunRequest, settings: Settings) -> int:
+    """Carry the request out, until the job has ended or was handed over; the exit code."""
+    run = ForegroundRun(request, settings)
+    with Interrupts(run.leave, hangup_leaves=lambda: run.started) as interrupts:
+        run.interrupts = interrupts
+        async with run.progress:
+            return await run.run()
 
 
-class Attended:
-    """One order, being carried out."""
+class ForegroundRun:
+    """One request, being carried out."""
 
     interrupts: Interrupts
 
-    def __init__(self, order: Order, settings: Settings) -> None:
-        self._order = order
+    def __init__(self, request: RunRequest, settings: Settings) -> None:
+        self._request = request
         self._settings = settings
         self.progress = Progress(OutputWriter())
-        printer = EventPrinter if order.as_json else BytesPrinter
+        printer = EventPrinter if request.as_json else BytesPrinter
         self._printer = printer(self.progress)
-        self._place: Place | None = None
+        self._target: Target | None = None
         self._sandbox: AsyncSandbox | None = None
         self._job: AsyncJob | None = None
-        self._keep = order.sandbox is not None or order.detach
+        self._keep = request.sandbox is not None
         """The sandbox stays when this is over."""
+
+    @property
+    def started(self) -> bool:
+        """The job is known to be the service's."""
+        return self._job is not None
 
     async def run(self) -> int:
         """To the end, or to the first interrupt and what that takes."""
         work = asyncio.create_task(self._work())
-        first = asyncio.create_task(self.interrupts.first.wait())
-        await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
-        first.cancel()
-        if not self._stopping():
+        if await self.interrupts.outlasted_by(work):
             return work.result()
         await self._stop(work)
         return self.interrupts.exit_code
 
-    # -- the order itself
+    # -- the request itself
 
     async def _work(self) -> int:
         self.progress.state = lambda: "looking for the service" if self._settings.url else "starting"
-        async with opened(self._settings) as self._place, connected(self._place, deadline=PATIENCE) as client:
+        async with (
+            open_target(self._settings) as self._target,
+            connect(self._target, deadline=REQUEST_DEADLINE) as client,
+        ):
             self.progress.state = lambda: "making a sandbox"
             self._sandbox = await self._have_sandbox(client)
             try:
@@ -112,47 +117,45 @@ class Attended:
                 await self._tidy(self._sandbox)
 
     async def _have_sandbox(self, client: AsyncClient) -> AsyncSandbox:
-        order = self._order
-        if order.sandbox:
-            return client.sandbox(order.sandbox)
+        request = self._request
+        if request.sandbox is not None:
+            return client.sandbox(request.sandbox)
         # With the job's key: a job's key counts within its sandbox, so the same job needs the same sandbox.
-        return await client.create_sandbox(image=order.image, timeout=order.sandbox_timeout, idempotency_key=order.key)
+        return await create_or_undo(client, image=request.image, timeout=request.sandbox_timeout, key=request.key)
 
     async def _run_in(self, sandbox: AsyncSandbox) -> int:
-        order = self._order
+        request = self._request
         if self._stopping():
             return self.interrupts.exit_code
         self.progress.state = lambda: "submitting"
         self._job = job = await sandbox.submit(
-            order.command, timeout=order.timeout, cwd=order.cwd, env=order.env, idempotency_key=order.key
+            request.command, timeout=request.timeout, cwd=request.cwd, env=request.env, idempotency_key=request.key
         )
-        if order.key and job.replayed:
+        if request.key and job.replayed:
             say("the job of this key was there already; this is its output.")
-        if order.detach:
-            self._print_id(job)
-            return 0
+        if request.detach and (request.key is not None or not self._stopping()):
+            return await self._hand_over(job)
         if self._stopping():
             await self._cancel(job)
         return await self._follow(job)
 
     async def _follow(self, job: AsyncJob) -> int:
         assert job.info is not None, "just submitted"
-        self._printer.began(job.info)
         try:
+            await self._printer.began(job.info)
             ended = await follow(job, self._printer, self.progress)
         except OnceboxError:
             self._keep |= not self._embedded
             if not self._embedded:
                 say(f"the job goes on; get back to it with: oncebox logs -f {job.id}")
             raise
-        except OSError as error:  # stdout takes no more: its reader went away, or the disk is full
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GRACE):
-                    await self._cancel(job)
-            if isinstance(error, BrokenPipeError):
-                raise
-            raise Trouble(f"stdout can't be written ({error.strerror}), so the job was cancelled.") from None
-        code, said = verdict(ended)
+        except BrokenPipeError:
+            await self._give_up(job)
+            raise
+        except Unwritable as error:
+            await self._give_up(job)
+            raise Trouble(f"{error}, so the job was cancelled.") from None
+        code, said = exit_code(ended)
         if said and not self._stopping():
             say(said)
         return code
@@ -163,15 +166,29 @@ class Attended:
 
     @property
     def _embedded(self) -> bool:
-        return self._place is None or self._place.embedded
+        return self._target is None or self._target.embedded
 
-    def _print_id(self, job: AsyncJob) -> None:
-        if self._order.as_json:
-            print_json(job.info)
-        else:
-            click.echo(job.id)
+    async def _hand_over(self, job: AsyncJob) -> int:
+        """Print the id by which the job is found. Where nobody gets it the job and its sandbox go, but with a key."""
+
+        async def undo() -> str:
+            if self._request.key is not None:
+                return f"but the job goes on: {job.id}"
+            self._keep = self._request.sandbox is not None
+            await self._give_up(job)
+            return "so the job was cancelled"
+
+        self._keep = True
+        await print_or_undo(lambda: print_json(job.info) if self._request.as_json else put(job.id), undo)
         if sys.stderr.isatty():
             say(f"follow it with: oncebox logs -f {job.id}")
+        return 0
+
+    async def _give_up(self, job: AsyncJob) -> None:
+        """Nobody can be shown what comes of it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await self._cancel(job)
 
     async def _tidy(self, sandbox: AsyncSandbox) -> None:
         if self._keep:
@@ -189,7 +206,7 @@ class Attended:
     async def _stop(self, work: asyncio.Task[int]) -> None:
         """After the first one: cancel, wait a little, tidy up."""
         cancelling = None if work.done() else self._begin_to_stop(work)
-        await asyncio.wait({work}, timeout=GRACE)
+        await asyncio.wait({work}, timeout=GRACE if self._sandbox else UNDO + TIDY)
         if cancelling is not None and not cancelling.done():
             cancelling.cancel()
             if not work.done() and self._job is not None:
@@ -211,6 +228,8 @@ class Attended:
             work.cancel()
         else:
             say("stopping; Ctrl-C again leaves at once.")
+            if self._sandbox is None:
+                work.cancel()
         return None
 
     async def _cancel(self, job: AsyncJob) -> None:
@@ -226,6 +245,8 @@ class Attended:
             return
         job = self._job
         if job is None or job.info is None:
+            if self._keep and self._sandbox is not None:
+                say(f"see whether the command was started: oncebox ps --sandbox {self._sandbox.id}")
             return
         if job.info.state is JobState.CANCELLED:
             say("cancelled.")

@@ -9,8 +9,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
-from service.cli.tables import duration, size
-from service.cli.terminal import OutputWriter, coloured, is_terminal, making_room
+from service.cli.output.tables import duration, size
+from service.cli.output.terminal import OutputWriter, coloured, is_terminal, making_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -53,7 +53,7 @@ def because(job: Job) -> str:
     return REASONS.get(job.reason, job.reason.value) if job.reason else ""
 
 
-def verdict(job: Job) -> tuple[int, str]:
+def exit_code(job: Job) -> tuple[int, str]:
     """The exit code for a job that is over, and what to say on stderr (nothing, where it ended by itself)."""
     if job.state is JobState.EXITED and job.exit_code is not None:
         return job.exit_code & 0xFF, ""

@@ -8,30 +8,35 @@ from typing import TYPE_CHECKING
 
 import click
 
+from service.cli.arguments import Command
+from service.cli.commands.listing import filter_options, print_first
+from service.cli.exit_codes import because, in_words
 from service.cli.ids import SHORT, full_id
-from service.cli.place import configured, connected
-from service.cli.state import json_option, pairs_option
-from service.cli.tables import Column, ago, between, print_details, print_table, terminal_width
-from service.cli.terminal import print_json, say
-from service.cli.verdicts import because, in_words
+from service.cli.output.tables import Column, ago, between, print_details, print_table, terminal_width
+from service.cli.output.terminal import print_json, put
+from service.cli.state import json_option
+from service.cli.target import configured_target, connect
 from service.messages import Job, JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from service.client import AsyncClient, AsyncJob
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox status cmd_...
   oncebox status --json cmd_... | jq -r .state
-"""
+""",
 )
 @click.argument("command_id")
 @json_option
 def status(command_id: str, as_json: bool) -> None:
     """Show a job: its state, its exit code, and when and where it ran."""
-    job = asyncio.run(_status(command_id))
+    job = asyncio.run(_with_job(command_id, lambda job: job.status()))
     if as_json:
         print_json(job)
         return
@@ -55,36 +60,33 @@ def _when(text: str | None) -> str:
     return f"{text} ({ago(text)} ago)" if text else ""
 
 
-async def _status(command_id: str) -> Job:
-    async with connected(configured()) as client:
-        return await client.job(await full_id(client, command_id)).status()
+async def _with_job(command_id: str, act: Callable[[AsyncJob], Awaitable[Job]]) -> Job:
+    async with connect(configured_target()) as client:
+        return await act(client.job(await full_id(client, command_id)))
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox cancel cmd_...
-"""
+""",
 )
 @click.argument("command_id")
 @json_option
 def cancel(command_id: str, as_json: bool) -> None:
     """Cancel a job; answers at once, while the command may take seconds to end."""
-    job = asyncio.run(_cancel(command_id))
+    job = asyncio.run(_with_job(command_id, lambda job: job.cancel()))
     if as_json:
         print_json(job)
     elif job.state.terminal:
-        click.echo(f"{job.command_id} was over: {in_words(job)}")
+        put(f"{job.command_id} was over: {in_words(job)}")
     else:
-        click.echo(f"{job.command_id} is being cancelled")
-
-
-async def _cancel(command_id: str) -> Job:
-    async with connected(configured()) as client:
-        return await client.job(await full_id(client, command_id)).cancel()
+        put(f"{job.command_id} is being cancelled")
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox ps
@@ -93,14 +95,10 @@ Examples:
 
 \b
 Where an id does not fit the terminal its last digits are shown; every command takes them instead.
-"""
+""",
 )
 @click.option("--sandbox", metavar="ID", help="Only the jobs of this sandbox.")
-@click.option("--state", "states", multiple=True, type=click.Choice([state.value for state in JobState]),
-              help="Only jobs in this state; may be given several times.")  # fmt: skip
-@pairs_option("--metadata", help="Only jobs with this metadata; may be given several times.")
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), default=50, show_default=True,
-              help="At most this many.")  # fmt: skip
+@filter_options(JobState, limit=50)
 @json_option
 def ps(
     sandbox: str | None,
@@ -110,25 +108,11 @@ def ps(
     as_json: bool,
 ) -> None:
     """List jobs, newest first."""
-    jobs = asyncio.run(_jobs(sandbox, states, metadata, limit + 1))
-    shown = jobs[:limit]
-    if as_json:
-        print_json(shown)
-    else:
-        _print_jobs(shown)
-    if len(jobs) > limit:
-        say(f"there are more; --limit shows more than {limit}.")
 
+    def find(client: AsyncClient) -> AsyncIterator[AsyncJob]:
+        return client.jobs(sandbox_id=sandbox, state=states or None, metadata=metadata or None)
 
-async def _jobs(sandbox: str | None, states: Sequence[str], metadata: dict[str, str], limit: int) -> list[Job]:
-    found: list[Job] = []
-    async with connected(configured()) as client:
-        async for job in client.jobs(sandbox_id=sandbox, state=states or None, metadata=metadata or None):
-            assert job.info is not None, "listed"
-            found.append(job.info)
-            if len(found) == limit:
-                break
-    return found
+    print_first(limit, find, _print_jobs, as_json=as_json)
 
 
 def _print_jobs(jobs: Sequence[Job]) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from service.cli.findings import Finding, judge_settings, wrong
+from service.cli.arguments import Command
+from service.cli.checks.findings import Finding, judge_settings, wrong
+from service.cli.output.tables import STYLES
+from service.cli.output.terminal import coloured, print_json, printable, put
 from service.cli.state import State, json_option, verbose_option
-from service.cli.tables import STYLES
-from service.cli.terminal import coloured, print_json, printable
 from service.settings import Settings, SettingsError, load
 
 if TYPE_CHECKING:
@@ -23,12 +24,13 @@ MARKS = {"ok": "ok", "warning": "warn", "wrong": "WRONG", "skipped": "-"}
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox doctor                  # what is set, and what it leads to
   oncebox doctor --try            # makes a sandbox, runs a command in it, deletes it
   oncebox doctor --json | jq -r '.findings[] | select(.verdict == "wrong").mend'
-"""
+""",
 )
 @click.option("--try", "attempt", is_flag=True, help="Also make a sandbox, run a command in it and delete it.")
 @json_option
@@ -41,9 +43,9 @@ def doctor(_: State, attempt: bool, as_json: bool) -> int:
     if as_json:
         print_json({"healthy": not counted["wrong"], "findings": findings})
     elif counted["wrong"]:
-        click.echo(f"\n{counted['wrong']} to mend.")
+        put(f"\n{counted['wrong']} to mend.")
     else:
-        click.echo("\nNothing is wrong.")
+        put("\nNothing is wrong.")
     return 1 if counted["wrong"] else 0
 
 
@@ -57,10 +59,10 @@ async def _collect(*, attempt: bool, show: bool) -> list[Finding]:
 
 
 async def examine(*, attempt: bool) -> AsyncIterator[Finding]:
-    """Look at everything, one finding at a time; nothing that fails stops the rest."""
-    from service.cli.looks import look_at_engine, look_at_service, look_at_store
+    """Check everything, one finding at a time; nothing that fails stops the rest."""
+    from service.cli.checks.probes import check_engine, check_service, check_store
 
-    with _Overheard("oncebox") as overheard:
+    with _LogCapture("oncebox") as overheard:
         try:
             settings: Settings | None = load()
         except SettingsError as error:
@@ -70,12 +72,12 @@ async def examine(*, attempt: bool) -> AsyncIterator[Finding]:
         return
     for finding in judge_settings(settings, overheard.last):
         yield finding
-    for look in (
-        look_at_store(settings),
-        look_at_engine(settings, attempt=attempt),
-        look_at_service(settings, attempt=attempt),
+    for check in (
+        check_store(settings),
+        check_engine(settings, attempt=attempt),
+        check_service(settings, attempt=attempt),
     ):
-        async for finding in look:
+        async for finding in check:
             yield finding
 
 
@@ -83,12 +85,12 @@ def _show(finding: Finding) -> None:
     mark = MARKS[finding.verdict].ljust(5)
     if coloured(sys.stdout):
         mark = click.style(mark, fg=STYLES.get(finding.verdict, "bright_black"))
-    click.echo(f"{mark}  {finding.about}: {printable(finding.said)}")
+    put(f"{mark}  {finding.about}: {printable(finding.said)}")
     if finding.mend:
-        click.echo(f"       {finding.mend}")
+        put(f"       {printable(finding.mend)}")
 
 
-class _Overheard(logging.Handler):
+class _LogCapture(logging.Handler):
     """Keeps what a logger says meanwhile, instead of showing it."""
 
     def __init__(self, name: str) -> None:
@@ -99,7 +101,7 @@ class _Overheard(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.last = record.getMessage()
 
-    def __enter__(self) -> _Overheard:
+    def __enter__(self) -> _LogCapture:
         self._propagate = self._logger.propagate
         self._logger.propagate = False
         self._logger.addHandler(self)

@@ -6,18 +6,20 @@ import logging
 
 import click
 
+from service.cli.arguments import Command
 from service.cli.extras import server_extra
 from service.settings import load
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   oncebox serve                                  # nothing else needed: memory:// and local://
   ONCEBOX_REDIS_URL=redis://127.0.0.1:6379 \\
   ONCEBOX_ENGINE_URL=http://127.0.0.1:8080 oncebox serve --workers 2
   oncebox doctor                                 # are the settings right?
-"""
+""",
 )
 @click.option("--bind", metavar="HOST:PORT", help="Where to listen [default: ONCEBOX_BIND, or 127.0.0.1:8700].")
 @click.option("--workers", metavar="N", type=click.IntRange(min=1), default=1, show_default=True,
@@ -31,6 +33,7 @@ def serve(bind: str | None, workers: int) -> int:
 
 
 @click.command(
+    cls=Command,
     context_settings={"ignore_unknown_options": True},
     epilog="""\b
 Examples:

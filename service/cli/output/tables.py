@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from service.cli.terminal import coloured, printable
+from service.cli.output.terminal import coloured, encodable, printable, put
 from service.messages import JobState, SandboxState
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
     for line in [[column.title for column in columns], *cells]:
         padded = (cell.rjust(width) if column.right else cell.ljust(width)
                   for column, width, cell in zip(columns, widths, line, strict=True))  # fmt: skip
-        click.echo((" " * GAP).join(padded).rstrip())
+        put((" " * GAP).join(padded).rstrip())
 
 
 def print_details(title: str, fields: Mapping[str, str]) -> None:
@@ -68,10 +68,10 @@ def print_details(title: str, fields: Mapping[str, str]) -> None:
     shown = {name: printable(value) for name, value in fields.items() if value}
     width = max(map(len, shown), default=0)
     bold = coloured(sys.stdout)
-    click.echo(click.style(title, bold=True) if bold else title)
+    put(click.style(title, bold=True) if bold else title)
     for name, value in shown.items():
         style = STYLES.get(value.split(" ")[0]) if bold and name == "state" else None
-        click.echo(f"  {name.ljust(width)}  {click.style(value, fg=style) if style else value}")
+        put(f"  {name.ljust(width)}  {click.style(value, fg=style) if style else value}")
 
 
 def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
@@ -85,7 +85,7 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
             column.title,
             width=width,
             no_wrap=True,
-            overflow="ellipsis",
+            overflow="ellipsis" if encodable("…") else "crop",
             justify="right" if column.right else "left",
         )
     for row in rows:
@@ -100,7 +100,7 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
         width=terminal_width(),
     )
     console.print(table)
-    click.echo("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()), color=True)
+    put("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()), colour=True)
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:

@@ -1,4 +1,4 @@
-"""``oncebox run``: a command as a job, attended by whoever started it."""
+"""``oncebox run``: a command as a job, in the foreground of whoever started it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ import shlex
 
 import click
 
+from service.cli.arguments import Command, is_utf8, pairs_option
+from service.cli.output import streams
+from service.cli.output.terminal import say
 from service.cli.problems import TROUBLE, Trouble
-from service.cli.state import State, json_option, pairs_option, verbose_option
+from service.cli.state import State, json_option, verbose_option
 from service.messages import MAX_JOB_TIMEOUT
 from service.settings import Settings, load
 
 
 def shell_text(words: tuple[str, ...]) -> str:
-    """What the sandbox's shell gets: one word is its text; several are quoted, and so stay what they are."""
-    return words[0] if len(words) == 1 else shlex.join(words)
+    """What the sandbox's shell gets: one word is its text; several are quoted, and so stay what they are.
+
+    It is given to ``bash -c``, which takes a text that begins with a sign for one more option of its own.
+    """
+    text = words[0] if len(words) == 1 else shlex.join(words)
+    return f" {text}" if text.startswith(("-", "+")) else text
 
 
 @click.command(
+    cls=Command,
     context_settings={"allow_interspersed_args": False},
     epilog="""\b
 Examples:
@@ -31,15 +39,17 @@ Examples:
 
 \b
 Several words reach the command as they are: they are joined as a shell would quote them. A single word is
-given to the sandbox's shell as it stands. Nothing is read from stdin.
+given to the sandbox's shell as it stands. Nothing is read from
+stdin; where data waits there, a line on stderr says so.
 
 \b
 Without ONCEBOX_URL a whole service is started in this process, on this machine, and goes when the command
 is over. With it, a sandbox is made for the command and deleted at its end, unless --sandbox names one.
 
 \b
-Exit codes: the command's own; 124 timed out; 125 trouble of Oncebox's own; 130 interrupted.
-Ctrl-C cancels the job; twice: leaves at once, and says how to get back.
+Exit codes: the command's own; 124 timed out; 125 trouble of Oncebox's own, a wrong command line included;
+130 interrupted. Ctrl-C cancels the job; twice: leaves at once, and says how to get back.
+With --detach, where the id can't be printed, the job is cancelled, unless --key leads back to it.
 """,
 )
 @click.argument("words", metavar="-- CMD...", nargs=-1, type=click.UNPROCESSED)
@@ -67,15 +77,17 @@ def run(
 ) -> int:
     """Run a command as a job, show its output as it comes, and exit with its code."""
     state.failed = TROUBLE
+    if not all(map(is_utf8, words)):
+        raise click.UsageError("The command is not UTF-8.")
     if not words:
         raise click.UsageError("No command: write it behind `--`, as in `oncebox run -- make test`.")
-    if sandbox and image:
+    if sandbox is not None and image is not None:
         raise click.UsageError("--sandbox and --image exclude each other: the sandbox has its image already.")
-    from service.cli.attended import Order, attend
+    from service.cli.foreground import RunRequest, run_in_foreground
 
     settings = load()
     _check_needs(settings, sandbox=sandbox, detach=detach)
-    order = Order(
+    request = RunRequest(
         command=shell_text(words),
         sandbox=sandbox,
         image=image,
@@ -86,7 +98,19 @@ def run(
         detach=detach,
         as_json=as_json,
     )
-    return asyncio.run(attend(order, settings))
+    said = _say_what_stdin_has()
+    code = asyncio.run(run_in_foreground(request, settings))
+    if not said:
+        _say_what_stdin_has()  # it came meanwhile
+    return code
+
+
+def _say_what_stdin_has() -> bool:
+    """Something waits there that the command does not get: no reason to stop, for it may well be for others."""
+    waits = streams.stdin_has_data()
+    if waits:
+        say("the command is not given stdin, where data waits (`</dev/null` says that this is meant).")
+    return waits
 
 
 def _check_needs(settings: Settings, *, sandbox: str | None, detach: bool) -> None:
@@ -95,5 +119,5 @@ def _check_needs(settings: Settings, *, sandbox: str | None, detach: bool) -> No
     needs = "set ONCEBOX_URL to the service's, such as http://127.0.0.1:8700 (`oncebox serve`)."
     if detach:
         raise Trouble(f"--detach needs a service that stays when this command is over: {needs}")
-    if sandbox:
+    if sandbox is not None:
         raise Trouble(f"--sandbox needs the service that has the sandbox: {needs}")

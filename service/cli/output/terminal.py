@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import json
 import logging
 import os
 import queue
@@ -13,6 +15,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 import msgspec
+
+from service.cli.output import streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,16 +39,45 @@ def say(message: str) -> None:
     """One line about what goes on, on stderr."""
     for clear in _make_room:
         clear()
-    with contextlib.suppress(BrokenPipeError):  # nobody reads it: no reason to stop
+    with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: no reason to stop
         click.echo(f"oncebox: {message}", err=True)
 
 
-def print_json(value: Any, *, pretty: bool | None = None) -> None:
+class Unwritable(Exception):
+    """Stdout can't be written: it is closed, or on a disk that is full. A reader that went away is none of these."""
+
+    def __init__(self, number: int | None) -> None:
+        super().__init__(f"stdout can't be written ({os.strerror(number or errno.EIO)})")
+
+
+def put(text: str | bytes, *, colour: bool | None = None) -> None:
+    """A line on stdout; its colours stay there where ``colour``, else where stdout is a terminal.
+
+    Raises ``Unwritable``, and ``BrokenPipeError`` where nobody reads any more.
+    """
+    if streams.stdout_was_closed():
+        raise Unwritable(errno.EBADF)
+    try:
+        click.echo(text, color=colour)
+    except OSError as error:
+        streams.hush_stdout()
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise Unwritable(error.errno) from None
+
+
+def print_json(value: Any) -> None:
     """A message, a list of them or plain data as one JSON text on stdout; indented on a terminal."""
-    encoded = msgspec.json.encode(value)
-    if sys.stdout.isatty() if pretty is None else pretty:
-        encoded = msgspec.json.format(encoded, indent=2)
-    click.echo(encoded)
+    encoded = encoded_json(value)
+    put(msgspec.json.format(encoded, indent=2) if sys.stdout.isatty() else encoded)
+
+
+def encoded_json(value: Any) -> bytes:
+    """``value`` in JSON. What is no text (a name in this machine's files) is escaped."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value)).encode()
 
 
 def is_terminal(stream: IO[Any]) -> bool:
@@ -58,16 +91,27 @@ def coloured(stream: IO[Any]) -> bool:
 
 
 def printable(text: str) -> str:
-    """``text`` on one line, with its control characters made visible: it comes from others."""
-    return "".join(char if char.isprintable() else _visible(char) for char in text)
+    """``text`` on one line, as stdout can show it: its control characters made visible, for it comes from others."""
+    if text.isprintable() and encodable(text):
+        return text
+    return "".join(char if char.isprintable() and encodable(char) else _visible(char) for char in text)
 
 
 def _visible(char: str) -> str:
-    if char == "\n":
+    if char == "\n" and encodable("⏎"):
         return "⏎"
     if char == "\t":
         return " "
     return char.encode("unicode_escape").decode("ascii")
+
+
+def encodable(text: str) -> bool:
+    """Stdout's encoding has all characters of ``text``."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class SayingHandler(logging.Handler):
@@ -103,7 +147,7 @@ class OutputWriter:
         """What was written last does not end a line."""
 
     async def write(self, chunk: bytes) -> None:
-        """Returns when the chunk is written. Raises ``BrokenPipeError`` where nobody reads any more."""
+        """Returns when the chunk is written. Raises as ``put`` does."""
         if not chunk:
             return
         if self._thread is None:
@@ -118,11 +162,13 @@ class OutputWriter:
     def _work(self) -> None:
         while True:
             chunk, done = self._chunks.get()
-            failure: OSError | None = None
+            failure: Exception | None = None
             try:
                 self._write(chunk)
-            except OSError as error:
+            except BrokenPipeError as error:
                 failure = error
+            except OSError as error:
+                failure = Unwritable(error.errno)
             with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
                 done.get_loop().call_soon_threadsafe(_settle, done, failure)
 
@@ -140,7 +186,7 @@ class OutputWriter:
             rest = rest[os.write(fd, rest) :]
 
 
-def _settle(done: asyncio.Future[None], failure: OSError | None) -> None:
+def _settle(done: asyncio.Future[None], failure: Exception | None) -> None:
     if done.done():
         return
     if failure is None:

@@ -1,4 +1,4 @@
-"""What ``oncebox doctor`` makes of what it saw: pure functions from looks to findings with their mends."""
+"""What ``oncebox doctor`` makes of what its probes saw: pure functions to findings, each with its mend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The looks of ``oncebox doctor`` at what the settings name. Each has a deadline, and none raises."""
+"""The probes of ``oncebox doctor``: they look at what the settings name. Each has a deadline, and none raises."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from service.cli.checks.findings import Finding, judge_clock, judge_store, ok, warning, wrong
 from service.cli.extras import server_extra
-from service.cli.findings import Finding, judge_clock, judge_store, ok, warning, wrong
-from service.cli.place import configured, connected
 from service.cli.problems import Trouble, sentence
+from service.cli.target import Target, configured_target, connect, open_target
 from service.errors import OnceboxError, StoreUnavailable
 from service.messages import Health, SandboxState
 from service.ports.engine import Denied, Engine, EngineError, SandboxSpec
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from service.settings import Settings
 
-PATIENCE = 10.0
-"""Seconds for one look."""
+PROBE_TIMEOUT = 10.0
+"""Seconds for one probe."""
 SANDBOXES_ASKED = 5
 NEW_SANDBOX_SECONDS = 300.0
 """An image may have to be pulled."""
 
 
-def _place(url: str) -> str:
+def _shown(url: str) -> str:
     """``url`` without a password."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
@@ -42,7 +42,7 @@ def _place(url: str) -> str:
 # -- Redis
 
 
-async def look_at_store(settings: Settings) -> AsyncIterator[Finding]:
+async def check_store(settings: Settings) -> AsyncIterator[Finding]:
     """Redis: reachable, new enough, and set up so that it keeps what it is given."""
     about, url = "Redis", settings.redis_url
     if url.startswith("memory:"):
@@ -60,20 +60,20 @@ async def look_at_store(settings: Settings) -> AsyncIterator[Finding]:
         yield wrong(about, str(error), "Correct ONCEBOX_REDIS_URL.")
         return
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PROBE_TIMEOUT):
             health = await store.health()
             ahead = await store.now() / 1000 - time.time()
     except (StoreUnavailable, TimeoutError) as error:
-        said = error.detail if isinstance(error, StoreUnavailable) else f"no answer within {PATIENCE:.0f} s"
+        said = error.detail if isinstance(error, StoreUnavailable) else f"no answer within {PROBE_TIMEOUT:.0f} s"
         yield wrong(
             about,
-            f"{_place(url)} can't be used: {said}",
+            f"{_shown(url)} can't be used: {said}",
             "Start it, or correct ONCEBOX_REDIS_URL (host, port, password, database).",
         )
         return
     finally:
         await store.close()
-    yield ok(about, f"{_place(url)} answers")
+    yield ok(about, f"{_shown(url)} answers")
     for finding in (*judge_store(health), judge_clock("Redis clock", ahead)):
         yield finding
 
@@ -81,7 +81,7 @@ async def look_at_store(settings: Settings) -> AsyncIterator[Finding]:
 # -- the engine
 
 
-async def look_at_engine(settings: Settings, *, attempt: bool) -> AsyncIterator[Finding]:
+async def check_engine(settings: Settings, *, attempt: bool) -> AsyncIterator[Finding]:
     """The engine: reachable, our key taken, and its sandboxes' daemons reachable from here."""
     about, url = "engine", settings.engine_url
     if url.startswith("local:"):
@@ -124,13 +124,13 @@ def _judge_local(about: str) -> Finding:
 async def _reach(engine: Engine, url: str) -> Finding:
     about = "engine"
     try:
-        await asyncio.wait_for(engine.check(), PATIENCE)
+        await asyncio.wait_for(engine.check(), PROBE_TIMEOUT)
     except Denied:
-        return wrong(about, f"{_place(url)} refuses our key", "Correct ONCEBOX_ENGINE_API_KEY.")
+        return wrong(about, f"{_shown(url)} refuses our key", "Correct ONCEBOX_ENGINE_API_KEY.")
     except (EngineError, TimeoutError) as error:
-        said = error.message if isinstance(error, EngineError) else f"no answer within {PATIENCE:.0f} s"
-        return wrong(about, f"{_place(url)} can't be used: {said}", "Start it, or correct ONCEBOX_ENGINE_URL.")
-    return ok(about, f"{_place(url)} answers and takes our key")
+        said = error.message if isinstance(error, EngineError) else f"no answer within {PROBE_TIMEOUT:.0f} s"
+        return wrong(about, f"{_shown(url)} can't be used: {said}", "Start it, or correct ONCEBOX_ENGINE_URL.")
+    return ok(about, f"{_shown(url)} answers and takes our key")
 
 
 async def _reach_execd(engine: Engine, settings: Settings, *, attempt: bool) -> Finding:
@@ -140,7 +140,7 @@ async def _reach_execd(engine: Engine, settings: Settings, *, attempt: bool) -> 
         if attempt:
             async with asyncio.timeout(NEW_SANDBOX_SECONDS):
                 return await _try_execd(engine, settings)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PROBE_TIMEOUT):
             # One of them may be starting, or its daemon dead: the engine calls it running all the same.
             running = await engine.list_sandboxes({}, states=[SandboxState.RUNNING], page_size=SANDBOXES_ASKED)
             asked = [each.id for each in running.items[:SANDBOXES_ASKED]]
@@ -164,7 +164,7 @@ async def _try_execd(engine: Engine, settings: Settings) -> Finding:
     try:
         while True:
             try:
-                await engine.run_short(created.id, "true", timeout=PATIENCE)
+                await engine.run_short(created.id, "true", timeout=PROBE_TIMEOUT)
             except EngineError:
                 state = (await engine.get_sandbox(created.id)).state
                 if not state.live:
@@ -180,9 +180,12 @@ async def _try_execd(engine: Engine, settings: Settings) -> Finding:
 # -- the service
 
 
-async def look_at_service(settings: Settings, *, attempt: bool) -> AsyncIterator[Finding]:
+async def check_service(settings: Settings, *, attempt: bool) -> AsyncIterator[Finding]:
     """The service that ``ONCEBOX_URL`` names: reachable, ready, our key taken."""
     about = "service"
+    if settings.url is None and attempt:
+        yield await _try_embedded(settings)
+        return
     if settings.url is None:
         yield Finding(about, "skipped", "ONCEBOX_URL is not set: `oncebox run` starts a stack of its own")
         return
@@ -194,7 +197,7 @@ async def look_at_service(settings: Settings, *, attempt: bool) -> AsyncIterator
     yield judge_clock("service's clock", await _clock_ahead(f"{url}/healthz"))
     yield await _admitted(settings)
     if attempt:
-        yield await _try_service(settings)
+        yield await _try_command(configured_target(settings), "ran in a new sandbox of the service")
 
 
 async def _ready(url: str) -> Finding:
@@ -204,21 +207,21 @@ async def _ready(url: str) -> Finding:
             status, body = answer.status, await answer.read()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         said = str(error) or "no answer in time"
-        return wrong(about, f"{_place(url)} can't be reached: {said}", "Start it, or correct ONCEBOX_URL.")
+        return wrong(about, f"{_shown(url)} can't be reached: {said}", "Start it, or correct ONCEBOX_URL.")
     try:
         health = msgspec.json.decode(body, type=Health)
     except msgspec.MsgspecError:
-        return wrong(about, f"{_place(url)} is not Oncebox (HTTP {status})", "Correct ONCEBOX_URL.")
+        return wrong(about, f"{_shown(url)} is not Oncebox (HTTP {status})", "Correct ONCEBOX_URL.")
     if health.status != "ok":
         said = "; ".join(health.reasons) or "it does not say why"
-        return wrong(about, f"{_place(url)} is not ready: {said}", "Run `oncebox doctor` where it runs.")
-    return ok(about, f"{_place(url)} is ready")
+        return wrong(about, f"{_shown(url)} is not ready: {said}", "Run `oncebox doctor` where it runs.")
+    return ok(about, f"{_shown(url)} is ready")
 
 
 async def _admitted(settings: Settings) -> Finding:
     about = "API key"
     try:
-        async with asyncio.timeout(PATIENCE), connected(configured(settings)) as client:
+        async with asyncio.timeout(PROBE_TIMEOUT), connect(configured_target(settings)) as client:
             async for _ in client.sandboxes():
                 break
     except OnceboxError as error:
@@ -228,10 +231,21 @@ async def _admitted(settings: Settings) -> Finding:
     return ok(about, "taken" if settings.api_key else "none needed")
 
 
-async def _try_service(settings: Settings) -> Finding:
+async def _try_embedded(settings: Settings) -> Finding:
+    """As ``oncebox run`` does it where no service is named."""
+    try:
+        async with asyncio.timeout(NEW_SANDBOX_SECONDS), open_target(settings) as target:
+            return await _try_command(target, "ran in a stack of its own, as `oncebox run` starts one")
+    except Trouble as error:
+        return wrong("a command", str(error), "Name a service in ONCEBOX_URL, or mend what `oncebox run` needs.")
+    except TimeoutError:
+        return wrong("a command", "no stack within 5 minutes", "`oncebox -v run -- true` shows where it stops.")
+
+
+async def _try_command(target: Target, ran: str) -> Finding:
     about = "a command"
     try:
-        async with asyncio.timeout(NEW_SANDBOX_SECONDS), connected(configured(settings)) as client:
+        async with asyncio.timeout(NEW_SANDBOX_SECONDS), connect(target) as client:
             sandbox = await client.create_sandbox(timeout=300)
             try:
                 result = await sandbox.run("echo works")
@@ -243,14 +257,14 @@ async def _try_service(settings: Settings) -> Finding:
         return wrong(about, "did not run in time", "Run `oncebox doctor` where the service runs.")
     if result.output.strip() != "works":
         return wrong(about, f"printed {result.output!r}", "Look into the image (ONCEBOX_IMAGE).")
-    return ok(about, "ran in a new sandbox of the service")
+    return ok(about, ran)
 
 
 # -- HTTP
 
 
 def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE))
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_TIMEOUT))
 
 
 async def _clock_ahead(url: str) -> float | None:
