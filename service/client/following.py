@@ -106,9 +106,15 @@ class Follower:
         self._snapshot: Piece | None = None
 
     @property
-    def caught_up(self) -> bool:
-        """The last read got all that was there, or could not get at it."""
-        return self.last is not None and (self._at_end or not self.last.more)
+    def done(self) -> bool:
+        """There is no next piece to wait for; without ``long_poll``, none that is there already."""
+        if self.over or self._long_poll or self.last is None:
+            return self.over
+        return self._at_end or not self.last.more
+
+    def step(self) -> Flow[Piece | None]:
+        """The next piece; without ``long_poll`` only one read, which may bring none."""
+        return self.next() if self._long_poll else self.read()
 
     def next(self) -> Flow[Piece | None]:
         """The next piece of output; None when the job is over and its output read to the end.

@@ -34,7 +34,7 @@ ASLEEP = 30.0
 """Seconds by which a step takes too long: then the machine was asleep, and that counts for no deadline."""
 FIRST_WARNING = 10.0
 """Seconds of nothing but faults after which a warning is logged."""
-PATIENCE = 60.0
+WARNING_GAP = 60.0
 """Seconds between two warnings after that."""
 
 log = logging.getLogger("oncebox")
@@ -167,7 +167,7 @@ class Tries:
             self._since = now
             self._warn_at = now + FIRST_WARNING
         elif now >= self._warn_at:
-            self._warn_at = now + PATIENCE
+            self._warn_at = now + WARNING_GAP
             log.warning("%s: no success for %.0f s (%s); still trying", self._what, now - self._since, error)
 
 

@@ -1,24 +1,22 @@
 """The asynchronous client."""
 
-# ruff: noqa: TID252
+# ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 
-from ..messages import Job as JobInfo
-from ..messages import JobState, Resources, SandboxState
-from ..messages import Sandbox as SandboxInfo
-from .arguments import arguments_of
-from .async_job import AsyncJob
-from .async_map import AsyncMap
-from .async_sandbox import AsyncSandbox
-from .calls import Calls, plain_resources
-from .driver import AsyncDriver, Hooks
-from .mapping import Task, TaskMaker
-from .results import MapResult
-from .transport import target
-from .views import ClientView, command_body
+from ...messages import JobState, Resources, SandboxState
+from ..arguments import arguments_of
+from ..async_map import AsyncMap
+from ..calls import Calls, plain_resources
+from ..driver import Hooks
+from ..mapping import TaskMaker
+from ..results import MapResult
+from ..transport import target
+from ..views import ClientView, command_body
+from .job import AsyncJob
+from .sandbox import AsyncSandbox
 
 
 class AsyncClient(ClientView):
@@ -54,7 +52,7 @@ class AsyncClient(ClientView):
         terms = hooks.terms
         terms.patience(timeout, deadline)
         self._calls = Calls(terms)
-        self._driver = AsyncDriver(hooks.async_sender(self._target), hooks.async_sleep)
+        self._driver = hooks.async_driver(self._target)
 
     @property
     def url(self) -> str:
@@ -140,13 +138,10 @@ class AsyncClient(ClientView):
                 self._calls.sandboxes(metadata=metadata, state=state, page_size=page_size, token=token)
             )
             for info in page.items:
-                yield self._sandbox_of(info)
+                yield AsyncSandbox(self._calls, self._driver, info.sandbox_id, info)
             token = page.next_page_token
             if token is None:
                 return
-
-    def _sandbox_of(self, info: SandboxInfo) -> AsyncSandbox:
-        return AsyncSandbox(self._calls, self._driver, info.sandbox_id, info)
 
     def job(self, command_id: str) -> AsyncJob:
         """The handle of a job that was submitted at some time, by anyone. Makes no request."""
@@ -176,13 +171,10 @@ class AsyncClient(ClientView):
                 )
             )
             for info in page.items:
-                yield self._job_of(info)
+                yield AsyncJob(self._calls, self._driver, info.command_id, info)
             token = page.next_page_token
             if token is None:
                 return
-
-    def _job_of(self, info: JobInfo) -> AsyncJob:
-        return AsyncJob(self._calls, self._driver, info.command_id, info)
 
     def map(
         self,
@@ -205,7 +197,7 @@ class AsyncClient(ClientView):
             command: for the sandboxes' shells.
             sandboxes: handles or ids; taken one by one, as there is room. A sandbox that occurs twice gets
                 two jobs.
-            concurrency: how many jobs are under way at once. Each is followed by a task.
+            concurrency: how many jobs are under way at once.
             key: the prefix from which each job's key is made, at most 200 characters. The same prefix,
                 command and sandboxes give the same jobs: after the caller died, the same call goes on where
                 it was. None: a random one.
@@ -216,7 +208,7 @@ class AsyncClient(ClientView):
         """
         body = command_body(command, timeout, cwd, env, metadata)
         tasks = TaskMaker(self._calls.terms, key=key, body=body, concurrency=concurrency)
-        return AsyncMap(self._calls, self._driver, _each(sandboxes, tasks), concurrency).results()
+        return AsyncMap(self._calls, self._driver, tasks, sandboxes, concurrency).results()
 
     async def close(self) -> None:
         """Closes the idle connections. The client can be used again."""
@@ -232,14 +224,3 @@ class AsyncClient(ClientView):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
-
-
-async def _each(
-    sandboxes: Iterable[AsyncSandbox | str] | AsyncIterable[AsyncSandbox | str], tasks: TaskMaker
-) -> AsyncIterator[Task]:
-    if isinstance(sandboxes, AsyncIterable):
-        async for item in sandboxes:
-            yield tasks.task(item if isinstance(item, str) else item.id)
-    else:
-        for item in sandboxes:
-            yield tasks.task(item if isinstance(item, str) else item.id)

@@ -1,24 +1,23 @@
+# Generated from service/client/_async by docs/write_sync_client.py; do not edit.
 """The synchronous client."""
 
-# ruff: noqa: TID252
+# ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 
-from ..messages import Job as JobInfo
-from ..messages import JobState, Resources, SandboxState
-from ..messages import Sandbox as SandboxInfo
-from .arguments import arguments_of
-from .calls import Calls, plain_resources
-from .driver import Hooks, SyncDriver
-from .mapping import TaskMaker
-from .results import MapResult
-from .sync_job import Job
-from .sync_map import SyncMap
-from .sync_sandbox import Sandbox
-from .transport import target
-from .views import ClientView, command_body
+from ...messages import JobState, Resources, SandboxState
+from ..arguments import arguments_of
+from ..calls import Calls, plain_resources
+from ..driver import Hooks
+from ..mapping import TaskMaker
+from ..results import MapResult
+from ..sync_map import SyncMap
+from ..transport import target
+from ..views import ClientView, command_body
+from .job import Job
+from .sandbox import Sandbox
 
 
 class Client(ClientView):
@@ -54,7 +53,7 @@ class Client(ClientView):
         terms = hooks.terms
         terms.patience(timeout, deadline)
         self._calls = Calls(terms)
-        self._driver = SyncDriver(hooks.sync_sender(self._target), hooks.sleep)
+        self._driver = hooks.sync_driver(self._target)
 
     @property
     def url(self) -> str:
@@ -140,13 +139,10 @@ class Client(ClientView):
                 self._calls.sandboxes(metadata=metadata, state=state, page_size=page_size, token=token)
             )
             for info in page.items:
-                yield self._sandbox_of(info)
+                yield Sandbox(self._calls, self._driver, info.sandbox_id, info)
             token = page.next_page_token
             if token is None:
                 return
-
-    def _sandbox_of(self, info: SandboxInfo) -> Sandbox:
-        return Sandbox(self._calls, self._driver, info.sandbox_id, info)
 
     def job(self, command_id: str) -> Job:
         """The handle of a job that was submitted at some time, by anyone. Makes no request."""
@@ -176,13 +172,10 @@ class Client(ClientView):
                 )
             )
             for info in page.items:
-                yield self._job_of(info)
+                yield Job(self._calls, self._driver, info.command_id, info)
             token = page.next_page_token
             if token is None:
                 return
-
-    def _job_of(self, info: JobInfo) -> Job:
-        return Job(self._calls, self._driver, info.command_id, info)
 
     def map(
         self,
@@ -205,7 +198,7 @@ class Client(ClientView):
             command: for the sandboxes' shells.
             sandboxes: handles or ids; taken one by one, as there is room. A sandbox that occurs twice gets
                 two jobs.
-            concurrency: how many jobs are under way at once. Each is followed by a thread.
+            concurrency: how many jobs are under way at once.
             key: the prefix from which each job's key is made, at most 200 characters. The same prefix,
                 command and sandboxes give the same jobs: after the caller died, the same call goes on where
                 it was. None: a random one.
@@ -216,8 +209,7 @@ class Client(ClientView):
         """
         body = command_body(command, timeout, cwd, env, metadata)
         tasks = TaskMaker(self._calls.terms, key=key, body=body, concurrency=concurrency)
-        names = (item if isinstance(item, str) else item.id for item in sandboxes)
-        return SyncMap(self._calls, self._driver, map(tasks.task, names), concurrency).results()
+        return SyncMap(self._calls, self._driver, tasks, sandboxes, concurrency).results()
 
     def close(self) -> None:
         """Closes the idle connections. The client can be used again."""
