@@ -22,7 +22,7 @@ from .sandbox import AsyncSandbox
 class AsyncClient(ClientView):
     """A client of one Oncebox service. Thread-safe; holds connections, no state.
 
-    Every request is tried again after passing faults (a lost connection, a restarted replica, a gateway's
+    Every request is tried again after transient faults (a lost connection, a restarted replica, a gateway's
     error page, 429, 503, an outcome that is not known yet), with the same ``Idempotency-Key``, after a random
     wait that grows from 0.5 s to 15 s or as long as ``Retry-After`` says.
 
