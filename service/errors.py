@@ -49,6 +49,8 @@ class OnceboxError(Exception):
         self.retry_after = retry_after
         """Seconds after which trying again makes sense; None where the server did not say."""
         self.request_id = request_id
+        self.idempotency_key: str | None = None
+        """Of the request that failed, in the SDK: the same key leads to what it may have made."""
         if retryable is not None:
             self.retryable = retryable
         super().__init__(self.detail)

@@ -1,30 +1,29 @@
-"""The asynchronous client."""
+# Generated from service/client/_async by docs/write_sync_client.py; do not edit.
+"""The synchronous client."""
 
-# ruff: noqa: TID252
+# ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 
-from ..messages import Job as JobInfo
-from ..messages import JobState, Resources, SandboxState
-from ..messages import Sandbox as SandboxInfo
-from .arguments import arguments_of
-from .async_job import AsyncJob
-from .async_map import AsyncMap
-from .async_sandbox import AsyncSandbox
-from .calls import Calls, plain_resources
-from .driver import AsyncDriver, Hooks
-from .mapping import Task, TaskMaker
-from .results import MapResult
-from .transport import target
-from .views import ClientView, command_body
+from ...messages import JobState, Resources, SandboxState
+from ..arguments import arguments_of
+from ..calls import Calls, plain_resources
+from ..driver import Hooks
+from ..mapping import TaskMaker
+from ..results import MapResult
+from ..sync_map import SyncMap
+from ..transport import target
+from ..views import ClientView, command_body
+from .job import Job
+from .sandbox import Sandbox
 
 
-class AsyncClient(ClientView):
+class Client(ClientView):
     """A client of one Oncebox service. Thread-safe; holds connections, no state.
 
-    Every request is tried again after passing faults (a lost connection, a restarted replica, a gateway's
+    Every request is tried again after transient faults (a lost connection, a restarted replica, a gateway's
     error page, 429, 503, an outcome that is not known yet), with the same ``Idempotency-Key``, after a random
     wait that grows from 0.5 s to 15 s or as long as ``Retry-After`` says.
 
@@ -54,14 +53,14 @@ class AsyncClient(ClientView):
         terms = hooks.terms
         terms.patience(timeout, deadline)
         self._calls = Calls(terms)
-        self._driver = AsyncDriver(hooks.async_sender(self._target), hooks.async_sleep)
+        self._driver = hooks.sync_driver(self._target)
 
     @property
     def url(self) -> str:
         """The service's URL."""
         return self._target.url
 
-    async def create_sandbox(
+    def create_sandbox(
         self,
         *,
         image: str | None = None,
@@ -73,7 +72,7 @@ class AsyncClient(ClientView):
         workspace_owner: str | None = None,
         wait_ready: int | None = None,
         idempotency_key: str | None = None,
-    ) -> AsyncSandbox:
+    ) -> Sandbox:
         """Creates a sandbox, once, however often this is tried with the same key.
 
         Args:
@@ -107,26 +106,26 @@ class AsyncClient(ClientView):
             "workspace_owner": workspace_owner,
         }
         key = self._calls.terms.new_id() if idempotency_key is None else idempotency_key
-        made = await self._driver.run(
+        made = self._driver.run(
             self._calls.create_sandbox(body, wait_ready=wait_ready, key=key),
             clean_up=None if idempotency_key is not None else lambda: self._calls.uncreate_sandbox(body, key=key),
         )
         info = made.message
-        sandbox = AsyncSandbox(self._calls, self._driver, info.sandbox_id, info, replayed=made.replayed)
+        sandbox = Sandbox(self._calls, self._driver, info.sandbox_id, info, replayed=made.replayed)
         sandbox._idempotency_key = made.idempotency_key
         return sandbox
 
-    def sandbox(self, sandbox_id: str) -> AsyncSandbox:
+    def sandbox(self, sandbox_id: str) -> Sandbox:
         """The handle of a sandbox that exists. Makes no request."""
-        return AsyncSandbox(self._calls, self._driver, sandbox_id)
+        return Sandbox(self._calls, self._driver, sandbox_id)
 
-    async def sandboxes(
+    def sandboxes(
         self,
         *,
         metadata: Mapping[str, str] | None = None,
         state: str | SandboxState | Iterable[str | SandboxState] | None = None,
         page_size: int | None = None,
-    ) -> AsyncIterator[AsyncSandbox]:
+    ) -> Iterator[Sandbox]:
         """All sandboxes that match, page by page; each has its ``info``.
 
         Args:
@@ -136,30 +135,27 @@ class AsyncClient(ClientView):
         """
         token: str | None = None
         while True:
-            page = await self._driver.run(
+            page = self._driver.run(
                 self._calls.sandboxes(metadata=metadata, state=state, page_size=page_size, token=token)
             )
             for info in page.items:
-                yield self._sandbox_of(info)
+                yield Sandbox(self._calls, self._driver, info.sandbox_id, info)
             token = page.next_page_token
             if token is None:
                 return
 
-    def _sandbox_of(self, info: SandboxInfo) -> AsyncSandbox:
-        return AsyncSandbox(self._calls, self._driver, info.sandbox_id, info)
-
-    def job(self, command_id: str) -> AsyncJob:
+    def job(self, command_id: str) -> Job:
         """The handle of a job that was submitted at some time, by anyone. Makes no request."""
-        return AsyncJob(self._calls, self._driver, command_id)
+        return Job(self._calls, self._driver, command_id)
 
-    async def jobs(
+    def jobs(
         self,
         *,
         sandbox_id: str | None = None,
         state: str | JobState | Iterable[str | JobState] | None = None,
         metadata: Mapping[str, str] | None = None,
         page_size: int | None = None,
-    ) -> AsyncIterator[AsyncJob]:
+    ) -> Iterator[Job]:
         """All jobs that match, newest first, page by page; each has its ``info``.
 
         Args:
@@ -170,24 +166,21 @@ class AsyncClient(ClientView):
         """
         token: str | None = None
         while True:
-            page = await self._driver.run(
+            page = self._driver.run(
                 self._calls.jobs(
                     sandbox_id=sandbox_id, metadata=metadata, state=state, page_size=page_size, token=token
                 )
             )
             for info in page.items:
-                yield self._job_of(info)
+                yield Job(self._calls, self._driver, info.command_id, info)
             token = page.next_page_token
             if token is None:
                 return
 
-    def _job_of(self, info: JobInfo) -> AsyncJob:
-        return AsyncJob(self._calls, self._driver, info.command_id, info)
-
     def map(
         self,
         command: str,
-        sandboxes: Iterable[AsyncSandbox | str] | AsyncIterable[AsyncSandbox | str],
+        sandboxes: Iterable[Sandbox | str],
         *,
         concurrency: int = 64,
         key: str | None = None,
@@ -195,7 +188,7 @@ class AsyncClient(ClientView):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[MapResult]:
+    ) -> Iterator[MapResult]:
         """Runs one command as a job in each of many sandboxes, and yields what came of each as it comes.
 
         A sandbox that fails does not stop the others: its ``MapResult`` has the ``error``. Jobs that were
@@ -205,7 +198,7 @@ class AsyncClient(ClientView):
             command: for the sandboxes' shells.
             sandboxes: handles or ids; taken one by one, as there is room. A sandbox that occurs twice gets
                 two jobs.
-            concurrency: how many jobs are under way at once. Each is followed by a task.
+            concurrency: how many jobs are under way at once.
             key: the prefix from which each job's key is made, at most 200 characters. The same prefix,
                 command and sandboxes give the same jobs: after the caller died, the same call goes on where
                 it was. None: a random one.
@@ -216,30 +209,19 @@ class AsyncClient(ClientView):
         """
         body = command_body(command, timeout, cwd, env, metadata)
         tasks = TaskMaker(self._calls.terms, key=key, body=body, concurrency=concurrency)
-        return AsyncMap(self._calls, self._driver, _each(sandboxes, tasks), concurrency).results()
+        return SyncMap(self._calls, self._driver, tasks, sandboxes, concurrency).results()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Closes the idle connections. The client can be used again."""
-        await self._driver.close()
+        self._driver.close()
 
-    async def __aenter__(self) -> AsyncClient:
+    def __enter__(self) -> Client:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
-
-
-async def _each(
-    sandboxes: Iterable[AsyncSandbox | str] | AsyncIterable[AsyncSandbox | str], tasks: TaskMaker
-) -> AsyncIterator[Task]:
-    if isinstance(sandboxes, AsyncIterable):
-        async for item in sandboxes:
-            yield tasks.task(item if isinstance(item, str) else item.id)
-    else:
-        for item in sandboxes:
-            yield tasks.task(item if isinstance(item, str) else item.id)

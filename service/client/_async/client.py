@@ -1,30 +1,28 @@
-"""The synchronous client."""
+"""The asynchronous client."""
 
-# ruff: noqa: TID252
+# ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 
-from ..messages import Job as JobInfo
-from ..messages import JobState, Resources, SandboxState
-from ..messages import Sandbox as SandboxInfo
-from .arguments import arguments_of
-from .calls import Calls, plain_resources
-from .driver import Hooks, SyncDriver
-from .mapping import TaskMaker
-from .results import MapResult
-from .sync_job import Job
-from .sync_map import SyncMap
-from .sync_sandbox import Sandbox
-from .transport import target
-from .views import ClientView, command_body
+from ...messages import JobState, Resources, SandboxState
+from ..arguments import arguments_of
+from ..async_map import AsyncMap
+from ..calls import Calls, plain_resources
+from ..driver import Hooks
+from ..mapping import TaskMaker
+from ..results import MapResult
+from ..transport import target
+from ..views import ClientView, command_body
+from .job import AsyncJob
+from .sandbox import AsyncSandbox
 
 
-class Client(ClientView):
+class AsyncClient(ClientView):
     """A client of one Oncebox service. Thread-safe; holds connections, no state.
 
-    Every request is tried again after passing faults (a lost connection, a restarted replica, a gateway's
+    Every request is tried again after transient faults (a lost connection, a restarted replica, a gateway's
     error page, 429, 503, an outcome that is not known yet), with the same ``Idempotency-Key``, after a random
     wait that grows from 0.5 s to 15 s or as long as ``Retry-After`` says.
 
@@ -54,14 +52,14 @@ class Client(ClientView):
         terms = hooks.terms
         terms.patience(timeout, deadline)
         self._calls = Calls(terms)
-        self._driver = SyncDriver(hooks.sync_sender(self._target), hooks.sleep)
+        self._driver = hooks.async_driver(self._target)
 
     @property
     def url(self) -> str:
         """The service's URL."""
         return self._target.url
 
-    def create_sandbox(
+    async def create_sandbox(
         self,
         *,
         image: str | None = None,
@@ -73,7 +71,7 @@ class Client(ClientView):
         workspace_owner: str | None = None,
         wait_ready: int | None = None,
         idempotency_key: str | None = None,
-    ) -> Sandbox:
+    ) -> AsyncSandbox:
         """Creates a sandbox, once, however often this is tried with the same key.
 
         Args:
@@ -107,26 +105,26 @@ class Client(ClientView):
             "workspace_owner": workspace_owner,
         }
         key = self._calls.terms.new_id() if idempotency_key is None else idempotency_key
-        made = self._driver.run(
+        made = await self._driver.run(
             self._calls.create_sandbox(body, wait_ready=wait_ready, key=key),
             clean_up=None if idempotency_key is not None else lambda: self._calls.uncreate_sandbox(body, key=key),
         )
         info = made.message
-        sandbox = Sandbox(self._calls, self._driver, info.sandbox_id, info, replayed=made.replayed)
+        sandbox = AsyncSandbox(self._calls, self._driver, info.sandbox_id, info, replayed=made.replayed)
         sandbox._idempotency_key = made.idempotency_key
         return sandbox
 
-    def sandbox(self, sandbox_id: str) -> Sandbox:
+    def sandbox(self, sandbox_id: str) -> AsyncSandbox:
         """The handle of a sandbox that exists. Makes no request."""
-        return Sandbox(self._calls, self._driver, sandbox_id)
+        return AsyncSandbox(self._calls, self._driver, sandbox_id)
 
-    def sandboxes(
+    async def sandboxes(
         self,
         *,
         metadata: Mapping[str, str] | None = None,
         state: str | SandboxState | Iterable[str | SandboxState] | None = None,
         page_size: int | None = None,
-    ) -> Iterator[Sandbox]:
+    ) -> AsyncIterator[AsyncSandbox]:
         """All sandboxes that match, page by page; each has its ``info``.
 
         Args:
@@ -136,30 +134,27 @@ class Client(ClientView):
         """
         token: str | None = None
         while True:
-            page = self._driver.run(
+            page = await self._driver.run(
                 self._calls.sandboxes(metadata=metadata, state=state, page_size=page_size, token=token)
             )
             for info in page.items:
-                yield self._sandbox_of(info)
+                yield AsyncSandbox(self._calls, self._driver, info.sandbox_id, info)
             token = page.next_page_token
             if token is None:
                 return
 
-    def _sandbox_of(self, info: SandboxInfo) -> Sandbox:
-        return Sandbox(self._calls, self._driver, info.sandbox_id, info)
-
-    def job(self, command_id: str) -> Job:
+    def job(self, command_id: str) -> AsyncJob:
         """The handle of a job that was submitted at some time, by anyone. Makes no request."""
-        return Job(self._calls, self._driver, command_id)
+        return AsyncJob(self._calls, self._driver, command_id)
 
-    def jobs(
+    async def jobs(
         self,
         *,
         sandbox_id: str | None = None,
         state: str | JobState | Iterable[str | JobState] | None = None,
         metadata: Mapping[str, str] | None = None,
         page_size: int | None = None,
-    ) -> Iterator[Job]:
+    ) -> AsyncIterator[AsyncJob]:
         """All jobs that match, newest first, page by page; each has its ``info``.
 
         Args:
@@ -170,24 +165,21 @@ class Client(ClientView):
         """
         token: str | None = None
         while True:
-            page = self._driver.run(
+            page = await self._driver.run(
                 self._calls.jobs(
                     sandbox_id=sandbox_id, metadata=metadata, state=state, page_size=page_size, token=token
                 )
             )
             for info in page.items:
-                yield self._job_of(info)
+                yield AsyncJob(self._calls, self._driver, info.command_id, info)
             token = page.next_page_token
             if token is None:
                 return
 
-    def _job_of(self, info: JobInfo) -> Job:
-        return Job(self._calls, self._driver, info.command_id, info)
-
     def map(
         self,
         command: str,
-        sandboxes: Iterable[Sandbox | str],
+        sandboxes: Iterable[AsyncSandbox | str] | AsyncIterable[AsyncSandbox | str],
         *,
         concurrency: int = 64,
         key: str | None = None,
@@ -195,7 +187,7 @@ class Client(ClientView):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
-    ) -> Iterator[MapResult]:
+    ) -> AsyncIterator[MapResult]:
         """Runs one command as a job in each of many sandboxes, and yields what came of each as it comes.
 
         A sandbox that fails does not stop the others: its ``MapResult`` has the ``error``. Jobs that were
@@ -205,7 +197,7 @@ class Client(ClientView):
             command: for the sandboxes' shells.
             sandboxes: handles or ids; taken one by one, as there is room. A sandbox that occurs twice gets
                 two jobs.
-            concurrency: how many jobs are under way at once. Each is followed by a thread.
+            concurrency: how many jobs are under way at once.
             key: the prefix from which each job's key is made, at most 200 characters. The same prefix,
                 command and sandboxes give the same jobs: after the caller died, the same call goes on where
                 it was. None: a random one.
@@ -216,20 +208,19 @@ class Client(ClientView):
         """
         body = command_body(command, timeout, cwd, env, metadata)
         tasks = TaskMaker(self._calls.terms, key=key, body=body, concurrency=concurrency)
-        names = (item if isinstance(item, str) else item.id for item in sandboxes)
-        return SyncMap(self._calls, self._driver, map(tasks.task, names), concurrency).results()
+        return AsyncMap(self._calls, self._driver, tasks, sandboxes, concurrency).results()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Closes the idle connections. The client can be used again."""
-        self._driver.close()
+        await self._driver.close()
 
-    def __enter__(self) -> Client:
+    async def __aenter__(self) -> AsyncClient:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        await self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

@@ -1,21 +1,20 @@
 """The asynchronous handle of a job."""
 
-# ruff: noqa: TID252
+# ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import AsyncIterator, Callable
 from typing import IO, Any, TextIO
 
-from ..messages import Encoding
-from ..messages import Job as JobInfo
-from .calls import Calls
-from .driver import AsyncDriver
-from .following import Follower
-from .output import Joined, Piece, Sink, Unsaid, sink_for
-from .results import JobResult
-from .views import JobView
+from ...messages import Encoding
+from ...messages import Job as JobInfo
+from ..calls import Calls
+from ..driver import AsyncDriver
+from ..following import Follower
+from ..output import Joined, Sink, Unsaid, opened, sink_for
+from ..results import JobResult
+from ..views import JobView
 
 
 class AsyncJob(JobView):
@@ -71,8 +70,10 @@ class AsyncJob(JobView):
         """
         unsaid: Unsaid[str] = Unsaid()
         follower = self._follower(Encoding.UTF8, timeout, cursor, follow=follow)
-        async for piece in self._pieces(follower, follow):
-            if text := unsaid.beyond(piece.text(), replaces=piece.replace):
+        while not follower.done:
+            piece = await self._driver.run(follower.step())
+            self._cursor = follower.cursor
+            if piece is not None and (text := unsaid.beyond(piece.text(), replaces=piece.replace)):
                 yield text
         if text := unsaid.rest() or "":
             yield text
@@ -83,8 +84,10 @@ class AsyncJob(JobView):
         """The output as the bytes that the command wrote; otherwise as :meth:`stream`."""
         unsaid: Unsaid[bytes] = Unsaid()
         follower = self._follower(Encoding.BASE64, timeout, cursor, follow=follow)
-        async for piece in self._pieces(follower, follow):
-            if data := unsaid.beyond(piece.data(), replaces=piece.replace):
+        while not follower.done:
+            piece = await self._driver.run(follower.step())
+            self._cursor = follower.cursor
+            if piece is not None and (data := unsaid.beyond(piece.data(), replaces=piece.replace)):
                 yield data
         if data := unsaid.rest() or b"":
             yield data
@@ -130,8 +133,7 @@ class AsyncJob(JobView):
             The result, with an empty ``output``.
         """
         if isinstance(target, str | os.PathLike):
-            # Output is written in the loop's own thread, like every file that is passed in.
-            with open(target, "wb") as file:  # noqa: ASYNC230
+            with opened(target) as file:
                 return await self.output_to(file, check=check, timeout=timeout)
         sink = sink_for(target, text=text)
         follower = self._follower(sink.encoding, timeout)
@@ -151,19 +153,5 @@ class AsyncJob(JobView):
 
     async def _drain(self, follower: Follower, sink: Sink) -> None:
         while (piece := await self._driver.run(follower.next())) is not None:
-            await _done(sink.take(piece))
-        await _done(sink.end())
-
-    async def _pieces(self, follower: Follower, follow: bool) -> AsyncIterator[Piece]:
-        while True:
-            piece = await self._driver.run(follower.next() if follow else follower.read())
-            self._cursor = follower.cursor
-            if piece is not None:
-                yield piece
-            if follower.over or (not follow and follower.caught_up):
-                return
-
-
-async def _done(taken: Any) -> None:
-    if inspect.isawaitable(taken):
-        await taken
+            await self._driver.settle(sink.take(piece))
+        await self._driver.settle(sink.end())

@@ -1,20 +1,21 @@
+# Generated from service/client/_async by docs/write_sync_client.py; do not edit.
 """The synchronous handle of a job."""
 
-# ruff: noqa: TID252
+# ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from typing import IO, Any, TextIO
 
-from ..messages import Encoding
-from ..messages import Job as JobInfo
-from .calls import Calls
-from .driver import SyncDriver
-from .following import Follower
-from .output import Joined, Piece, Sink, Unsaid, sink_for
-from .results import JobResult
-from .views import JobView
+from ...messages import Encoding
+from ...messages import Job as JobInfo
+from ..calls import Calls
+from ..driver import SyncDriver
+from ..following import Follower
+from ..output import Joined, Sink, Unsaid, opened, sink_for
+from ..results import JobResult
+from ..views import JobView
 
 
 class Job(JobView):
@@ -68,8 +69,10 @@ class Job(JobView):
         """
         unsaid: Unsaid[str] = Unsaid()
         follower = self._follower(Encoding.UTF8, timeout, cursor, follow=follow)
-        for piece in self._pieces(follower, follow):
-            if text := unsaid.beyond(piece.text(), replaces=piece.replace):
+        while not follower.done:
+            piece = self._driver.run(follower.step())
+            self._cursor = follower.cursor
+            if piece is not None and (text := unsaid.beyond(piece.text(), replaces=piece.replace)):
                 yield text
         if text := unsaid.rest() or "":
             yield text
@@ -80,8 +83,10 @@ class Job(JobView):
         """The output as the bytes that the command wrote; otherwise as :meth:`stream`."""
         unsaid: Unsaid[bytes] = Unsaid()
         follower = self._follower(Encoding.BASE64, timeout, cursor, follow=follow)
-        for piece in self._pieces(follower, follow):
-            if data := unsaid.beyond(piece.data(), replaces=piece.replace):
+        while not follower.done:
+            piece = self._driver.run(follower.step())
+            self._cursor = follower.cursor
+            if piece is not None and (data := unsaid.beyond(piece.data(), replaces=piece.replace)):
                 yield data
         if data := unsaid.rest() or b"":
             yield data
@@ -127,7 +132,7 @@ class Job(JobView):
             The result, with an empty ``output``.
         """
         if isinstance(target, str | os.PathLike):
-            with open(target, "wb") as file:
+            with opened(target) as file:
                 return self.output_to(file, check=check, timeout=timeout)
         sink = sink_for(target, text=text)
         follower = self._follower(sink.encoding, timeout)
@@ -147,14 +152,5 @@ class Job(JobView):
 
     def _drain(self, follower: Follower, sink: Sink) -> None:
         while (piece := self._driver.run(follower.next())) is not None:
-            sink.take(piece)
-        sink.end()
-
-    def _pieces(self, follower: Follower, follow: bool) -> Iterator[Piece]:
-        while True:
-            piece = self._driver.run(follower.next() if follow else follower.read())
-            self._cursor = follower.cursor
-            if piece is not None:
-                yield piece
-            if follower.over or (not follow and follower.caught_up):
-                return
+            self._driver.settle(sink.take(piece))
+        self._driver.settle(sink.end())

@@ -1,32 +1,32 @@
-"""The synchronous handle of a sandbox."""
+"""The asynchronous handle of a sandbox."""
 
-# ruff: noqa: TID252
+# ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
 
-from ..errors import SandboxNotFound
-from ..messages import ExecResult
-from ..messages import Sandbox as SandboxInfo
-from .calls import Calls
-from .driver import SyncDriver
-from .results import JobResult, result_of_exec
-from .sync_job import Job
-from .views import SandboxView, runs_as_exec
+from ...errors import SandboxNotFound
+from ...messages import ExecResult
+from ...messages import Sandbox as SandboxInfo
+from ..calls import Calls
+from ..driver import AsyncDriver
+from ..results import JobResult, result_of_exec
+from ..views import SandboxView, runs_as_exec
+from .job import AsyncJob
 
 
-class Sandbox(SandboxView):
+class AsyncSandbox(SandboxView):
     """A sandbox: from ``client.create_sandbox()``, or, without a request, from ``client.sandbox(id)``.
 
-    ``with client.create_sandbox(...) as sandbox:`` deletes it at the end of the block. Without ``with`` it
-    lives until ``delete()`` or its expiry.
+    ``async with await client.create_sandbox(...) as sandbox:`` deletes it at the end of the block. Otherwise it lives
+    until ``delete()`` or its expiry.
     """
 
     def __init__(
         self,
         calls: Calls,
-        driver: SyncDriver,
+        driver: AsyncDriver,
         sandbox_id: str,
         info: SandboxInfo | None = None,
         *,
@@ -35,16 +35,16 @@ class Sandbox(SandboxView):
         super().__init__(calls, sandbox_id, info, replayed=replayed)
         self._driver = driver
 
-    def refresh(self) -> SandboxInfo:
+    async def refresh(self) -> SandboxInfo:
         """Asks for the sandbox as it is now.
 
         Raises:
             SandboxNotFound: the service does not know the id (any more).
         """
-        self._info = self._driver.run(self._calls.sandbox(self._id))
+        self._info = await self._driver.run(self._calls.sandbox(self._id))
         return self._info
 
-    def submit(
+    async def submit(
         self,
         command: str,
         *,
@@ -53,7 +53,7 @@ class Sandbox(SandboxView):
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
-    ) -> Job:
+    ) -> AsyncJob:
         """Starts ``command`` as a job, once, however often this is tried with one key; returns at once.
 
         Args:
@@ -75,12 +75,12 @@ class Sandbox(SandboxView):
             ConnectionFailed: the deadline passed without an answer; the same key is safe to try again.
         """
         body = self._body(command, timeout, cwd, env, metadata)
-        made = self._driver.run(self._calls.submit(body, key=idempotency_key))
-        job = Job(self._calls, self._driver, made.message.command_id, made.message, replayed=made.replayed)
+        made = await self._driver.run(self._calls.submit(body, key=idempotency_key))
+        job = AsyncJob(self._calls, self._driver, made.message.command_id, made.message, replayed=made.replayed)
         job._idempotency_key = made.idempotency_key
         return job
 
-    def exec(
+    async def exec(
         self,
         command: str,
         *,
@@ -105,9 +105,10 @@ class Sandbox(SandboxView):
             OnceboxError: as in :meth:`submit`. A command that fails is a result, not an error.
         """
         body = self._body(command, timeout, cwd, env)
-        return self._driver.run(self._calls.exec(body, key=idempotency_key)).message
+        made = await self._driver.run(self._calls.exec(body, key=idempotency_key))
+        return made.message
 
-    def run(
+    async def run(
         self,
         command: str,
         *,
@@ -134,10 +135,10 @@ class Sandbox(SandboxView):
             OnceboxError: as in :meth:`submit`.
         """
         if runs_as_exec(timeout, metadata):
-            done = self.exec(command, timeout=timeout, cwd=cwd, env=env, idempotency_key=idempotency_key)
+            done = await self.exec(command, timeout=timeout, cwd=cwd, env=env, idempotency_key=idempotency_key)
             result = result_of_exec(done, self._id)
             return result.check() if check else result
-        job = self.submit(
+        job = await self.submit(
             command,
             timeout=timeout,
             cwd=cwd,
@@ -145,39 +146,39 @@ class Sandbox(SandboxView):
             metadata=metadata,
             idempotency_key=idempotency_key,
         )
-        return job.result(check=check)
+        return await job.result(check=check)
 
-    def renew(self, timeout: int) -> SandboxInfo:
+    async def renew(self, timeout: int) -> SandboxInfo:
         """Lets the sandbox live for ``timeout`` seconds from now, 60 to 86400."""
-        self._info = self._driver.run(self._calls.renew(self._id, timeout))
+        self._info = await self._driver.run(self._calls.renew(self._id, timeout))
         return self._info
 
-    def pause(self) -> SandboxInfo:
+    async def pause(self) -> SandboxInfo:
         """Asks for the sandbox to be frozen. Its expiry clock runs on."""
-        self._info = self._driver.run(self._calls.pause(self._id))
+        self._info = await self._driver.run(self._calls.pause(self._id))
         return self._info
 
-    def resume(self) -> SandboxInfo:
+    async def resume(self) -> SandboxInfo:
         """Asks for the sandbox to go on."""
-        self._info = self._driver.run(self._calls.resume(self._id))
+        self._info = await self._driver.run(self._calls.resume(self._id))
         return self._info
 
-    def delete(self) -> None:
+    async def delete(self) -> None:
         """Deletes the sandbox. Its running jobs are lost; recorded results stay.
 
         Raises:
             SandboxNotFound: the service does not know the id.
         """
-        self._driver.run(self._calls.delete_sandbox(self._id))
+        await self._driver.run(self._calls.delete_sandbox(self._id))
 
-    def __enter__(self) -> Sandbox:
+    async def __aenter__(self) -> AsyncSandbox:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         flow = self._calls.delete_sandbox(self._id) if error is None else self._calls.remove_sandbox(self._id)
         try:
-            self._driver.run(flow, clean_up=lambda: self._calls.remove_sandbox(self._id))
+            await self._driver.run(flow, clean_up=lambda: self._calls.remove_sandbox(self._id))
         except SandboxNotFound:
             pass
