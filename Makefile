@@ -78,14 +78,16 @@ fuzz: $(ONCEBOX) ## Fuzz the API over its OpenAPI document, on the embedded defa
 	@tests/install-redis $(REDIS) || test "$$CI" != true
 	@ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -q tests/fuzz
 
-check: $(ONCEBOX) ## Check format, lint and types
+check: $(ONCEBOX) ## Check format, lint, types, and that the SDK's halves are alike
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
+	$(BIN)/python docs/write_sync_client.py --check
 
-format: $(ONCEBOX) ## Format the code, and mend what the linter can mend
+format: $(ONCEBOX) ## Format the code, mend what the linter can mend, and make the SDK's synchronous half anew
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/python docs/write_sync_client.py
 
 clean: ## Remove caches and reports; the virtual environment stays
 	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -104,7 +104,7 @@ def problems_page() -> str:
         "they apply. `Retry-After` is there wherever waiting helps. A body that is not JSON is `INVALID_REQUEST` with\n"
         "status 400. `OUTCOME_UNKNOWN` is retryable only where the request had an `Idempotency-Key`.\n\n"
         "The SDK raises one class a code, all of them an `OnceboxError` with `code`, `retryable`, `command_id`,\n"
-        "`sandbox_id`, `errors`, `retry_after` and `request_id`.\n\n"
+        "`sandbox_id`, `errors`, `retry_after`, `request_id` and `idempotency_key` (of the request that failed).\n\n"
         + table(("code", "status", "retryable", "exception", "meaning"), rows)
         + "\nThe SDK's own:\n\n"
         + table(("exception", "meaning"), client)

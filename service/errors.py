@@ -49,6 +49,8 @@ class OnceboxError(Exception):
         self.retry_after = retry_after
         """Seconds after which trying again makes sense; None where the server did not say."""
         self.request_id = request_id
+        self.idempotency_key: str | None = None
+        """Of the request that failed, in the SDK: the same key leads to what it may have made."""
         if retryable is not None:
             self.retryable = retryable
         super().__init__(self.detail)
@@ -203,7 +205,7 @@ class PayloadTooLarge(OnceboxError):
 
 
 class RateLimited(OnceboxError):
-    """Too many requests; not executed."""
+    """Too many requests, or too many bytes that this tenant's callers have not read; not executed."""
 
     code = "RATE_LIMITED"
     status = 429
@@ -229,7 +231,7 @@ class EngineRejected(OnceboxError):
 
 
 class EngineUnavailable(OnceboxError):
-    """The engine could not be reached; not executed, safe to retry."""
+    """The engine could not be reached, or a replica has too many submissions; not executed, safe to retry."""
 
     code = "ENGINE_UNAVAILABLE"
     status = 503

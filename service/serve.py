@@ -26,7 +26,7 @@ from service.app import build_core, create_app
 from service.embedded import EngineDidNotStart
 from service.ending import Deadline, end_at_once, leave
 from service.observability import Observability
-from service.server.connections import Connections, raise_descriptors
+from service.server.connections import ABORT_SECONDS, Connections, raise_descriptors
 from service.settings import Settings
 from service.tenants import Tenants, tenants_of
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 BACKLOG = 2048
 """Connections that wait to be accepted: with a short queue a burst of hundreds waits for resends."""
+UNSENT = 128 * 1024
+"""Bytes that the kernel takes for a caller who reads nothing; by itself it takes some 3 MiB for each."""
 STALLED_SECONDS = 90
 """Without a sign of life, after which a connection is cut off: its reader takes nothing, or is gone."""
 CLOSING_SECONDS = 12
@@ -178,7 +180,7 @@ class Replica:
 
     async def _shut_down(self, grace: float) -> None:
         try:
-            async with asyncio.timeout(grace + CLOSING_SECONDS):
+            async with asyncio.timeout(grace + CLOSING_SECONDS - ABORT_SECONDS):
                 await self.core.shutdown(grace)
                 await self.observability.close()
         except TimeoutError:
@@ -195,6 +197,8 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         # Accepted connections inherit these.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, seconds in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
             if hasattr(socket, name):

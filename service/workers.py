@@ -49,9 +49,14 @@ class Workers:
         process = _spawn.Process(target=_work, args=(self.settings, theirs), name="oncebox-worker")
         # A worker is born with SIGHUP blocked, and takes it when it has a handler.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP} if self.settings.has_keys else ())
-        process.start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
+        try:
+            process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
         self._running[process] = ours
 
     def all_ready(self) -> bool:
@@ -90,10 +95,21 @@ class Workers:
                     code = code or (0 if process.exitcode in (0, -signal.SIGTERM) else 1)
                 else:
                     log.error("a worker ended with exit code %s: starting another", process.exitcode)
-                    time.sleep(RESTART_SECONDS)
-                    if not self.stopping:
-                        self.start_one()
+                    self._start_another()
         return code
+
+    def _start_another(self) -> None:
+        """Tried for as long as it takes: a machine that is out of processes or memory is not for good."""
+        while True:
+            time.sleep(RESTART_SECONDS)
+            if self.stopping:
+                return
+            try:
+                self.start_one()
+            except OSError as error:
+                log.error("a worker can't be started: %s", error.strerror)
+            else:
+                return
 
 
 def serve_workers(settings: Settings, count: int) -> int:

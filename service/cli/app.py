@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from service import __version__
-from service.cli import completion, doctor, jobs, keys, logs, run, sandboxes, servers
+from service.cli.arguments import Group
+from service.cli.commands import completion, doctor, jobs, keys, logs, run, sandboxes, servers
+from service.cli.output.terminal import show_logs
 from service.cli.problems import ReaderGone, report
 from service.cli.state import State, verbose_option
-from service.cli.terminal import show_logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ SECTIONS = {
 }
 
 
-class App(click.Group):
+class App(Group):
     """The group of all commands; it alone decides how an error is shown and which exit code it gives."""
 
     def main(self, args: Sequence[str] | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Protocol
 
-import click
 import msgspec
 
-from service.cli.terminal import say
+from service.cli.output.terminal import say
 
 if TYPE_CHECKING:
-    from service.cli.progress import Progress
+    from service.cli.output.progress import Progress
     from service.client import AsyncJob
     from service.messages import Job
 
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 class Printer(Protocol):
     """Shows a job as it goes on."""
 
-    def began(self, job: Job) -> None:
+    async def began(self, job: Job) -> None:
         """The job is known."""
 
     async def output(self, chunk: bytes) -> None:
         """More of its output."""
 
-    def ended(self, job: Job) -> None:
+    async def ended(self, job: Job) -> None:
         """It is over, and all of its output was shown."""
 
 
@@ -35,14 +34,14 @@ class BytesPrinter:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def began(self, job: Job) -> None:
+    async def began(self, job: Job) -> None:
         """Nothing to show."""
 
     async def output(self, chunk: bytes) -> None:
         """The bytes as they are."""
         await self._progress.write(chunk)
 
-    def ended(self, job: Job) -> None:
+    async def ended(self, job: Job) -> None:
         """Nothing to show."""
 
 
@@ -52,22 +51,20 @@ class EventPrinter:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def began(self, job: Job) -> None:
+    async def began(self, job: Job) -> None:
         """The job as it was accepted."""
-        self._print("start", msgspec.to_builtins(job))
+        await self._print("start", msgspec.to_builtins(job))
 
     async def output(self, chunk: bytes) -> None:
         """A chunk."""
-        self._progress.erase()
-        self._print("output", _encoded(chunk))
+        await self._print("output", _encoded(chunk))
 
-    def ended(self, job: Job) -> None:
+    async def ended(self, job: Job) -> None:
         """The job as it ended."""
-        self._print("end", msgspec.to_builtins(job))
+        await self._print("end", msgspec.to_builtins(job))
 
-    def _print(self, event: str, fields: dict[str, Any]) -> None:
-        self._progress.erase()
-        click.echo(msgspec.json.encode({"event": event, **fields}))
+    async def _print(self, event: str, fields: dict[str, Any]) -> None:
+        await self._progress.write(msgspec.json.encode({"event": event, **fields}) + b"\n")
 
 
 def _encoded(chunk: bytes) -> dict[str, str]:
@@ -86,7 +83,7 @@ async def follow(
         await printer.output(chunk)
     assert job.info is not None, "followed to its end"
     if until_over:
-        printer.ended(job.info)
+        await printer.ended(job.info)
     if job.skipped_bytes:
         say(f"{job.skipped_bytes} bytes of the output are no longer kept.")
     if until_over and not job.output_complete:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from service.cli.terminal import say
+from service.cli import INTERRUPTED
+from service.cli.output import streams
+from service.cli.output.terminal import Unwritable, encoded_json, say
 from service.errors import OnceboxError
 from service.settings import SettingsError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 USAGE = 2
 TROUBLE = 125
 """What ``run`` gives for Oncebox's own trouble: the codes below it belong to the command."""
-INTERRUPTED = 130
 PIPE_CLOSED = 141
 """128 + SIGPIPE: what a shell shows of a program whose reader went away."""
 
@@ -83,8 +82,10 @@ def report(error: BaseException, state: State) -> int:
         case click.Abort() | KeyboardInterrupt():
             return INTERRUPTED
         case ReaderGone() | BrokenPipeError():
-            hush_stdout()
+            streams.hush_stdout()
             return PIPE_CLOSED
+        case Unwritable():
+            _show(as_json, "FAILED", f"{error}.")
         case OSError():
             _show(as_json, "FAILED", f"{error}.")
         case Exception():
@@ -120,17 +121,6 @@ def _details(error: OnceboxError) -> dict[str, Any]:
 def _show(as_json: bool, code: str, message: str, more: str = "", **details: Any) -> None:
     if as_json:
         problem = {"error": {"code": code, "message": message, **details}}
-        click.echo(msgspec.json.encode(problem), err=True)
+        click.echo(encoded_json(problem), err=True)
     else:
         say(f"{message} {more}".rstrip())
-
-
-def hush_stdout() -> None:
-    """Let nothing that is still buffered reach a closed standard output, where it would be one more error."""
-    try:
-        fd = sys.stdout.fileno()
-    except (OSError, ValueError):
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, fd)
-    os.close(nowhere)

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from service.cli.extras import server_extra
+from service.cli.output.terminal import say
 from service.cli.problems import Trouble
-from service.cli.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -34,7 +34,7 @@ async def stack(settings: Settings) -> AsyncIterator[str]:
         say("ONCEBOX_URL is not set: the command runs on this machine, not in the engine that is set.")
     root = logging.getLogger()
     verbose = root.isEnabledFor(logging.INFO)
-    async with _Overheard(verbose=verbose) as overheard:
+    async with _ChildrensStderr(verbose=verbose) as overheard:
         level = root.level
         root.setLevel(level if verbose else logging.CRITICAL)
         try:
@@ -49,7 +49,7 @@ async def stack(settings: Settings) -> AsyncIterator[str]:
             root.setLevel(level)
 
 
-class _Overheard:
+class _ChildrensStderr:
     """What child processes say on their standard error: passed on with ``-v``, else but for one warning not."""
 
     def __init__(self, *, verbose: bool) -> None:
@@ -57,7 +57,7 @@ class _Overheard:
         self._last = "it did not say why"
         self._reading: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> _Overheard:
+    async def __aenter__(self) -> _ChildrensStderr:
         read_end, self._write_end = os.pipe()
         reader = asyncio.StreamReader()
         self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(

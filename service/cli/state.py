@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from service.cli.terminal import show_logs
+from service.cli.output.terminal import show_logs
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,41 +36,16 @@ def _note_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 def json_option(command: Command) -> Command:
     """``--json``, as the argument ``as_json``. Eager: an error in what follows it is JSON as well."""
-    option = click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        is_eager=True,
-        callback=_note_json,
-        help="Print JSON, for programs.",
-    )
-    return option(command)
+    flag = _eager_flag("--json", "as_json", callback=_note_json, help="Print JSON, for programs.")
+    return flag(command)
 
 
 def verbose_option(command: Command) -> Command:
     """``-v``: show what the parts log."""
-    option = click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_note_verbose,
-        help="Show what the parts log, on stderr.",
-    )
-    return option(command)
+    help = "Show what the parts log, on stderr."
+    flag = _eager_flag("-v", "--verbose", callback=_note_verbose, expose_value=False, help=help)
+    return flag(command)
 
 
-def pairs_option(*names: str, help: str) -> Callable[[Command], Command]:
-    """An option that may be given several times, each time as ``K=V``; the argument is a dictionary."""
-    return click.option(*names, multiple=True, metavar="K=V", callback=_pairs, help=help)
-
-
-def _pairs(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{word!r} is not of the form K=V.")
-        pairs[name] = value
-    return pairs
+def _eager_flag(*names: str, **more: Any) -> Callable[[Command], Command]:
+    return click.option(*names, is_flag=True, is_eager=True, **more)

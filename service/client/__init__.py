@@ -34,14 +34,14 @@ from ..errors import (
 from ..messages import Encoding, ExecResult, JobState, Reason, Resources, SandboxState
 from ..messages import Job as JobInfo
 from ..messages import Sandbox as SandboxInfo
-from .async_client import AsyncClient
-from .async_job import AsyncJob
-from .async_sandbox import AsyncSandbox
+from ._async.client import AsyncClient
+from ._async.job import AsyncJob
+from ._async.sandbox import AsyncSandbox
+from ._sync.client import Client
+from ._sync.job import Job
+from ._sync.sandbox import Sandbox
 from .errors import CommandFailed, ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
 from .results import JobResult, MapResult
-from .sync_client import Client
-from .sync_job import Job
-from .sync_sandbox import Sandbox
 
 __all__ = [
     "AsyncClient",

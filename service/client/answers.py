@@ -1,4 +1,4 @@
-"""What an answer means: a message, an error for good, or a passing fault. Pure functions."""
+"""What an answer means: a message, an error for good, or a transient fault. Pure functions."""
 
 # ruff: noqa: TID252
 from __future__ import annotations
@@ -74,12 +74,12 @@ class _WireProblem(msgspec.Struct):
 
 
 class Fault(Exception):
-    """A try that failed: ``error`` says how, ``passing`` whether another try may help."""
+    """A try that failed: ``error`` says how, ``transient`` whether another try may help."""
 
-    def __init__(self, error: OnceboxError, *, passing: bool) -> None:
+    def __init__(self, error: OnceboxError, *, transient: bool) -> None:
         super().__init__(str(error))
         self.error = error
-        self.passing = passing
+        self.transient = transient
 
 
 def fault_of(answer: Answer, *, of_job: bool, now: float) -> Fault | None:
@@ -87,7 +87,7 @@ def fault_of(answer: Answer, *, of_job: bool, now: float) -> Fault | None:
 
     Args:
         of_job: the request named a job. Nothing but Oncebox's own word says that a job is gone, so a 404 page
-            of someone in between is then a passing fault.
+            of someone in between is then a transient fault.
         now: seconds since the epoch, for a ``Retry-After`` that is a date.
     """
     if 200 <= answer.status < 300:
@@ -95,10 +95,10 @@ def fault_of(answer: Answer, *, of_job: bool, now: float) -> Fault | None:
     wait = retry_after(answer, now)
     problem = _problem(answer)
     if problem is not None:
-        error, passing = _known(problem, answer, wait)
-        return Fault(error, passing=passing)
-    passing = answer.status >= 500 or answer.status == 429 or (of_job and answer.status in (404, 408, 425))
-    return Fault(_unexpected(answer, passing=passing, wait=wait), passing=passing)
+        error, transient = _known(problem, answer, wait)
+        return Fault(error, transient=transient)
+    transient = answer.status >= 500 or answer.status == 429 or (of_job and answer.status in (404, 408, 425))
+    return Fault(_unexpected(answer, transient=transient, wait=wait), transient=transient)
 
 
 def _problem(answer: Answer) -> _WireProblem | None:
@@ -116,10 +116,10 @@ def _problem(answer: Answer) -> _WireProblem | None:
 def _known(problem: _WireProblem, answer: Answer, wait: float | None) -> tuple[OnceboxError, bool]:
     cls = BY_CODE.get(problem.code)
     if cls is not None:
-        passing = problem.code in RETRIED
+        transient = problem.code in RETRIED
     else:
         cls = _BY_STATUS.get(answer.status, OnceboxError)
-        passing = bool(problem.retryable) or answer.status in (429, 502, 503, 504)
+        transient = bool(problem.retryable) or answer.status in (429, 502, 503, 504)
     error = cls(
         problem.detail or problem.title,
         command_id=problem.command_id,
@@ -127,10 +127,10 @@ def _known(problem: _WireProblem, answer: Answer, wait: float | None) -> tuple[O
         errors=problem.errors,
         retry_after=wait,
         request_id=answer.headers.get("x-request-id"),
-        retryable=passing if problem.retryable is None else problem.retryable,
+        retryable=transient if problem.retryable is None else problem.retryable,
     )
     _say(error, answer.status, problem.code)
-    return error, passing
+    return error, transient
 
 
 def _say(error: OnceboxError, status: int, code: str) -> None:
@@ -141,18 +141,20 @@ def _say(error: OnceboxError, status: int, code: str) -> None:
         vars(error)["status"] = status
 
 
-def _unexpected(answer: Answer, *, passing: bool, wait: float | None = None) -> UnexpectedAnswer:
+def _unexpected(answer: Answer, *, transient: bool, wait: float | None = None) -> UnexpectedAnswer:
     target = answer.headers.get("location")
     if 300 <= answer.status < 400 and target:
         detail = f"HTTP {answer.status}: redirected to {target}; is the URL right?"
     else:
         detail = f"HTTP {answer.status} ({answer.media_type or 'no content type'}) that is not Oncebox's"
-    return unreadable(answer, detail, passing=passing, wait=wait)
+    return unreadable(answer, detail, transient=transient, wait=wait)
 
 
-def unreadable(answer: Answer, detail: str, *, passing: bool = True, wait: float | None = None) -> UnexpectedAnswer:
+def unreadable(answer: Answer, detail: str, *, transient: bool = True, wait: float | None = None) -> UnexpectedAnswer:
     """The error for an answer that Oncebox does not give."""
-    error = UnexpectedAnswer(detail, retry_after=wait, request_id=answer.headers.get("x-request-id"), retryable=passing)
+    error = UnexpectedAnswer(
+        detail, retry_after=wait, request_id=answer.headers.get("x-request-id"), retryable=transient
+    )
     vars(error)["status"] = answer.status
     return error
 
@@ -184,7 +186,7 @@ def decoded(answer: Answer, kind: type[M]) -> M:
     """The message in a successful answer.
 
     Raises:
-        Fault: a passing one, for a body that is not this message.
+        Fault: a transient one, for a body that is not this message.
     """
     if answer.media_type == "application/json":
         try:
@@ -199,7 +201,7 @@ def decoded(answer: Answer, kind: type[M]) -> M:
             detail = f"an answer that can't be read: {error}"
     else:
         detail = f"HTTP {answer.status} ({answer.media_type or 'no content type'}) that is not Oncebox's"
-    raise Fault(unreadable(answer, detail), passing=True)
+    raise Fault(unreadable(answer, detail), transient=True)
 
 
 def _without_unknown_words(body: bytes) -> Any:

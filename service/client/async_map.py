@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
 from .calls import Calls
 from .driver import AsyncDriver
-from .mapping import Task
+from .mapping import Task, TaskMaker
 from .results import MapResult
+from .views import SandboxView
 
 
 class AsyncMap:
     """Carries tasks through, ``concurrency`` at a time."""
 
-    def __init__(self, calls: Calls, driver: AsyncDriver, tasks: AsyncIterator[Task], concurrency: int) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        driver: AsyncDriver,
+        maker: TaskMaker,
+        sandboxes: Iterable[SandboxView | str] | AsyncIterable[SandboxView | str],
+        concurrency: int,
+    ) -> None:
         self._calls = calls
         self._driver = driver
-        self._tasks = tasks
+        self._tasks = _tasks(maker, sandboxes)
         self._concurrency = concurrency
         self._lock = asyncio.Lock()
         # Bounded: when the results are taken slowly, no more jobs are started than that.
@@ -52,3 +60,14 @@ class AsyncMap:
     async def _next(self) -> Task | None:
         async with self._lock:
             return await anext(self._tasks, None)
+
+
+async def _tasks(
+    maker: TaskMaker, sandboxes: Iterable[SandboxView | str] | AsyncIterable[SandboxView | str]
+) -> AsyncIterator[Task]:
+    if isinstance(sandboxes, AsyncIterable):
+        async for sandbox in sandboxes:
+            yield maker.task(sandbox)
+    else:
+        for sandbox in sandboxes:
+            yield maker.task(sandbox)

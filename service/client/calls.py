@@ -127,7 +127,7 @@ class Calls:
                 fault = fault_of(answer, of_job=False, now=terms.wall())
                 if fault is None and answer.status == 204:
                     return
-                fault = fault or Fault(unreadable(answer, f"HTTP {answer.status} to a DELETE"), passing=True)
+                fault = fault or Fault(unreadable(answer, f"HTTP {answer.status} to a DELETE"), transient=True)
             except Fault as caught:
                 fault = caught
             if tries.failed and isinstance(fault.error, SandboxNotFound):
@@ -204,12 +204,20 @@ class Calls:
         def made(answer: Answer) -> Made[M]:
             echoed = answer.headers.get("idempotency-key", key).strip('"')
             if echoed != key.strip('"'):
-                raise Fault(unreadable(answer, "the answer belongs to another Idempotency-Key"), passing=True)
+                raise Fault(unreadable(answer, "the answer belongs to another Idempotency-Key"), transient=True)
             replayed = answer.headers.get("idempotent-replayed", "").lower() == "true"
             return Made(decoded(answer, kind), key, replayed)
 
         request = self._post(path, body, key=key, patience=patience)
-        return call(self.terms, request, made, deadline=deadline, more_time=patience)
+        return _naming(key, call(self.terms, request, made, deadline=deadline, more_time=patience))
+
+
+def _naming(key: str, flow: Flow[Made[M]]) -> Flow[Made[M]]:
+    try:
+        return (yield from flow)
+    except OnceboxError as error:
+        error.idempotency_key = key
+        raise
 
 
 def _sandbox_path(sandbox_id: str) -> str:
@@ -235,7 +243,7 @@ def _sandbox_reader(sandbox_id: str) -> Any:
     def read(answer: Answer) -> Sandbox:
         sandbox = decoded(answer, Sandbox)
         if sandbox.sandbox_id != sandbox_id:
-            raise Fault(unreadable(answer, f"the answer is about {sandbox.sandbox_id}"), passing=True)
+            raise Fault(unreadable(answer, f"the answer is about {sandbox.sandbox_id}"), transient=True)
         return sandbox
 
     return read
@@ -245,7 +253,7 @@ def _job_reader(command_id: str, kind: type[Job]) -> Any:
     def read(answer: Answer) -> Job:
         job = decoded(answer, kind)
         if job.command_id != command_id:
-            raise Fault(unreadable(answer, f"the answer is about job {job.command_id}"), passing=True)
+            raise Fault(unreadable(answer, f"the answer is about job {job.command_id}"), transient=True)
         return job
 
     return read

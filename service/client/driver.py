@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -57,17 +58,17 @@ class Hooks:
     sync_transport: Callable[[Target], SyncSender] | None = None
     async_transport: Callable[[Target], AsyncSender] | None = None
 
-    def sync_sender(self, target: Target) -> SyncSender:
-        """The transport of a synchronous client."""
+    def sync_driver(self, target: Target) -> SyncDriver:
+        """The driver of a synchronous client."""
         from .transport_sync import SyncTransport
 
-        return (self.sync_transport or SyncTransport)(target)
+        return SyncDriver((self.sync_transport or SyncTransport)(target), self.sleep)
 
-    def async_sender(self, target: Target) -> AsyncSender:
-        """The transport of an asynchronous client."""
+    def async_driver(self, target: Target) -> AsyncDriver:
+        """The driver of an asynchronous client."""
         from .transport_async import AsyncTransport
 
-        return (self.async_transport or AsyncTransport)(target)
+        return AsyncDriver((self.async_transport or AsyncTransport)(target), self.async_sleep)
 
 
 class Stopped(Exception):
@@ -137,6 +138,9 @@ class SyncDriver:
             self.sender.reset()
         return None
 
+    def settle(self, taken: object) -> None:
+        """What a sink returned is of no interest here."""
+
     def close(self) -> None:
         """Closes the idle connections."""
         self.sender.close()
@@ -202,6 +206,11 @@ class AsyncDriver:
         elif isinstance(step, Reset):
             await self.sender.reset()
         return None
+
+    async def settle(self, taken: object) -> None:
+        """Waits for what a sink returned, if it can be waited for."""
+        if inspect.isawaitable(taken):
+            await taken
 
     async def close(self) -> None:
         """Closes the idle connections of this loop, once what is cleaned up is through."""

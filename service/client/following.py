@@ -106,9 +106,15 @@ class Follower:
         self._snapshot: Piece | None = None
 
     @property
-    def caught_up(self) -> bool:
-        """The last read got all that was there, or could not get at it."""
-        return self.last is not None and (self._at_end or not self.last.more)
+    def done(self) -> bool:
+        """There is no next piece to wait for; without ``long_poll``, none that is there already."""
+        if self.over or self._long_poll or self.last is None:
+            return self.over
+        return self._at_end or not self.last.more
+
+    def step(self) -> Flow[Piece | None]:
+        """The next piece; without ``long_poll`` only one read, which may bring none."""
+        return self.next() if self._long_poll else self.read()
 
     def next(self) -> Flow[Piece | None]:
         """The next piece of output; None when the job is over and its output read to the end.
@@ -183,16 +189,16 @@ class Follower:
         """The message in ``answer``, if it can be the answer to what was asked."""
         read = decoded(answer, JobRead)
         if read.command_id != self._command_id:
-            raise Fault(unreadable(answer, f"the answer is about job {read.command_id}"), passing=True)
+            raise Fault(unreadable(answer, f"the answer is about job {read.command_id}"), transient=True)
         moves = bool(read.output or read.skipped_bytes) and not read.replace
         stale = moves and read.cursor is not None and read.cursor == self.cursor
         if stale:
-            raise Fault(unreadable(answer, "output came and the cursor did not move"), passing=True)
+            raise Fault(unreadable(answer, "output came and the cursor did not move"), transient=True)
         try:
             if read.encoding is Encoding.BASE64:
                 _piece(read).data()
         except ValueError as error:
-            raise Fault(unreadable(answer, f"output that is not base64: {error}"), passing=True) from None
+            raise Fault(unreadable(answer, f"output that is not base64: {error}"), transient=True) from None
         return read
 
     def _gave_in(self, fault: Fault) -> bool:
@@ -219,12 +225,12 @@ class Follower:
             fault.error.command_id = self._command_id
         if fault.error.code == "INTERNAL" and self._bugs < BUGS_BORNE:
             self._bugs += 1
-            fault.passing = True
-        if fault.passing and self._deadline.remaining() <= 0:
+            fault.transient = True
+        if fault.transient and self._deadline.remaining() <= 0:
             self._tries.last = fault.error
             self._tries.failed += 1
             raise self._too_late()
-        if fault.passing and fault.error.retry_after is not None:
+        if fault.transient and fault.error.retry_after is not None:
             fault.error.retry_after = min(fault.error.retry_after, self._deadline.remaining())
         yield from self._tries.again(fault)
 

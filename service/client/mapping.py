@@ -17,12 +17,13 @@ from .output import Joined
 from .results import MapResult, result_of_job
 from .rules import Deadline, Terms
 from .steps import Flow
+from .views import SandboxView
 
 PREFIX_LIMIT = 200
 """Characters of a map's key, so that a sandbox's part fits behind it."""
 
 
-class Keys:
+class MapKeys:
     """The key of each sandbox in one map: from the prefix, the sandbox's id, and how often it came before.
 
     Raises:
@@ -91,9 +92,10 @@ class TaskMaker:
     def __init__(self, terms: Terms, *, key: str | None, body: Mapping[str, Any], concurrency: Any) -> None:
         if not isinstance(concurrency, int) or concurrency < 1:
             raise ValueError(f"concurrency is a whole number, at least 1, not {concurrency!r}")
-        self._keys = Keys(terms.new_id() if key is None else key)
+        self._keys = MapKeys(terms.new_id() if key is None else key)
         self._body = plain(body)
 
-    def task(self, sandbox_id: str) -> Task:
-        """The next sandbox's."""
+    def task(self, sandbox: SandboxView | str) -> Task:
+        """The next sandbox's: of its handle, or of its id."""
+        sandbox_id = sandbox.id if isinstance(sandbox, SandboxView) else sandbox
         return Task(sandbox_id, self._keys.next(sandbox_id), self._body)

@@ -201,6 +201,11 @@ def _writer(file: Any) -> Callable[[Any], None]:
     return write
 
 
+def opened(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file to write output to. The asynchronous client writes in its loop's own thread, as to any other file."""
+    return open(path, "wb")
+
+
 def sink_for(target: Any, *, text: bool = False) -> Sink:
     """The sink for an open file, or for a function.
 

@@ -34,7 +34,7 @@ ASLEEP = 30.0
 """Seconds by which a step takes too long: then the machine was asleep, and that counts for no deadline."""
 FIRST_WARNING = 10.0
 """Seconds of nothing but faults after which a warning is logged."""
-PATIENCE = 60.0
+WARNING_GAP = 60.0
 """Seconds between two warnings after that."""
 
 log = logging.getLogger("oncebox")
@@ -98,7 +98,7 @@ def ask(terms: Terms, request: Request, deadline: Deadline) -> Flow[Answer]:
     """Sends ``request`` once.
 
     Raises:
-        Fault: a passing one, where no whole answer came, or one that belongs to an earlier request.
+        Fault: a transient one, where no whole answer came, or one that belongs to an earlier request.
     """
     request_id = terms.new_id()
     terms.sent.append(request_id)
@@ -117,7 +117,7 @@ def ask(terms: Terms, request: Request, deadline: Deadline) -> Flow[Answer]:
     assert isinstance(reply, Dropped)
     error = ConnectionFailed(reply.detail, request_id=request_id, retryable=not reply.permanent)
     error.__cause__ = reply.cause
-    raise Fault(error, passing=not reply.permanent)
+    raise Fault(error, transient=not reply.permanent)
 
 
 class Tries:
@@ -147,7 +147,7 @@ class Tries:
         self._note(fault.error)
         left = self._deadline.remaining()
         wanted = fault.error.retry_after
-        if not fault.passing or left <= 0 or (wanted is not None and wanted > left):
+        if not fault.transient or left <= 0 or (wanted is not None and wanted > left):
             if self.failed > 1:
                 fault.error.add_note(f"{self._what}: gave up after {self.failed} tries")
             raise fault.error
@@ -167,7 +167,7 @@ class Tries:
             self._since = now
             self._warn_at = now + FIRST_WARNING
         elif now >= self._warn_at:
-            self._warn_at = now + PATIENCE
+            self._warn_at = now + WARNING_GAP
             log.warning("%s: no success for %.0f s (%s); still trying", self._what, now - self._since, error)
 
 
@@ -180,7 +180,7 @@ def call(
     deadline: Deadline | None = None,
     more_time: float = 0.0,
 ) -> Flow[T]:
-    """Sends ``request``, again after passing faults, until ``read`` makes something of an answer.
+    """Sends ``request``, again after transient faults, until ``read`` makes something of an answer.
 
     Args:
         of_job: see :func:`fault_of`.

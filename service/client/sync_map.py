@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .calls import Calls
 from .driver import Stopped, SyncDriver
-from .mapping import Task
+from .mapping import Task, TaskMaker
 from .results import MapResult
+from .views import SandboxView
 
 LOOK = 0.5
 """Seconds between two looks whether anybody still wants the results."""
@@ -18,10 +19,17 @@ LOOK = 0.5
 class SyncMap:
     """Carries tasks through in ``concurrency`` threads. The threads don't keep the process alive."""
 
-    def __init__(self, calls: Calls, driver: SyncDriver, tasks: Iterator[Task], concurrency: int) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        driver: SyncDriver,
+        maker: TaskMaker,
+        sandboxes: Iterable[SandboxView | str],
+        concurrency: int,
+    ) -> None:
         self._calls = calls
         self._driver = driver
-        self._tasks = tasks
+        self._tasks = map(maker.task, sandboxes)
         self._concurrency = concurrency
         self._lock = threading.Lock()
         self._stop = threading.Event()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from service import context
 from service.core import records
 from service.core.records import JobBody
+from service.core.sandboxes import SLOW
 from service.core.states import ClaimState
 from service.core.watching import POLL
 from service.errors import OnceboxError, StoreUnavailable
@@ -105,8 +106,12 @@ class Follower:
             return record
         if (wait := await self._pace.turn(record.id)) is None:
             return record
+        body = records.job_body(record)
         task = self._start(record.id, wait, record)
-        await asyncio.wait({task}, timeout=timeout if wait <= STALE else 0.0)
+        patience = timeout if wait <= STALE else 0.0
+        await asyncio.wait({task}, timeout=min(patience, SLOW))
+        if not task.done() and patience > SLOW and not await self._core.sandboxes.asleep(body.sandbox_id):
+            await asyncio.wait({task}, timeout=patience - SLOW)
         if task.done() and not task.cancelled() and task.exception() is None:
             return task.result() or record
         return record

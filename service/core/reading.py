@@ -109,7 +109,9 @@ class Reader:
         if kept is not None and kept.offset == offset and kept.data:
             return self._found(offset, kept.data, closed, known)
         try:
-            got = await output.read_range(self._core.engine, body, offset, end - offset)
+            got = await self._core.sandboxes.while_awake(
+                body.sandbox_id, output.read_range(self._core.engine, body, offset, end - offset)
+            )
         except EngineError as error:
             certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(
                 body.sandbox_id
@@ -174,17 +176,21 @@ class Reader:
         known = max(body.end, body.size)
         if record.state.failed or record.state.pending or (closed and known == 0):
             return known, 0
+        span = await self._core.store.output_span(record.id)
+        if closed and span == (0, known):
+            return known, 0  # nothing that the sandbox could add
         certain = True
         try:
             async with asyncio.timeout(EXTENT):
-                got = await output.read_range(self._core.engine, body, known, 1)
+                got = await self._core.sandboxes.while_awake(
+                    body.sandbox_id, output.read_range(self._core.engine, body, known, 1)
+                )
             if got.size >= known:
                 return (known if closed else got.size), 0
         except (EngineError, TimeoutError) as error:
             certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(
                 body.sandbox_id
             )
-        span = await self._core.store.output_span(record.id)
         if not certain and not closed and (span is None or span[0] > 0):
             raise errors.EngineUnavailable(command_id=record.id, retry_after=2)
         return (span[1], span[0]) if span is not None else (known, known)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -23,11 +23,17 @@ from service.ports.store import Record
 if TYPE_CHECKING:
     from service.core.app import Core
 
+T = TypeVar("T")
+
 DEFAULT_WAIT_READY = 30
 LIVENESS = 2.0
 """Seconds for which a replayed sandbox is believed to live."""
 PROBE = 4.0
 """Seconds for seeing whether a sandbox runs commands."""
+SLOW = 0.4
+"""Seconds of silence after which a sandbox may be paused."""
+ASLEEP = 2.0
+"""Seconds for the engine to say whether it is."""
 MISS = 3.0
 """Seconds for which an id that nobody knows is remembered."""
 
@@ -43,6 +49,7 @@ class Sandboxes:
         self._records = core.sandbox_records
         self._expiry = core.expiry
         self._alive: dict[str, tuple[float, bool]] = {}
+        self._asleep: dict[str, tuple[float, bool]] = {}
 
     # -- create
 
@@ -140,6 +147,39 @@ class Sandboxes:
             return False
         self._note(sandbox_id, over=over)
         return over
+
+    async def while_awake(self, sandbox_id: str, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` inside a sandbox comes to.
+
+        Raises ``NotReached`` where that takes longer than ``SLOW`` and the engine says that the sandbox is paused: its
+        daemon would not answer until it is resumed.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task}, timeout=SLOW)
+            if not task.done() and await self.asleep(sandbox_id):
+                raise NotReached("the sandbox is paused")
+            return await task
+        finally:
+            if not task.done():
+                task.cancel()
+
+    async def asleep(self, sandbox_id: str) -> bool:
+        """The engine says that the sandbox is paused. No certainty: False. Believed for ``LIVENESS`` seconds."""
+        loop = asyncio.get_running_loop()
+        known = self._asleep.get(sandbox_id)
+        if known is not None and known[0] > loop.time():
+            return known[1]
+        try:
+            async with asyncio.timeout(ASLEEP):
+                state = (await self._engine.get_sandbox(sandbox_id)).state
+        except (EngineError, TimeoutError):
+            return False
+        if len(self._asleep) >= 10_000:
+            self._asleep.clear()
+        asleep = state in (SandboxState.PAUSED, SandboxState.PAUSING)
+        self._asleep[sandbox_id] = (loop.time() + LIVENESS, asleep)
+        return asleep
 
     def _note(self, sandbox_id: str, *, over: bool) -> None:
         if len(self._alive) >= 10_000:
@@ -247,6 +287,7 @@ class Sandboxes:
             )
             if isinstance(error, Unclear | NotReached) or (await self._asked(sandbox_id)).state not in there:
                 raise refusal(error, sandbox_id=sandbox_id) from error
+        self._asleep.pop(sandbox_id, None)
         if not pause:
             for job in await self._store.active_of(sandbox_id):  # its looks got rare while nothing answered
                 await self._store.next_look(job, after=0.0)

@@ -19,6 +19,9 @@ LONGEST_JOB = 14_400
 """Seconds; a job's record lives for the retention after its end."""
 SLACK = 3_600
 """Seconds for everything between the submission and the final record that is not the job's own time."""
+_UNFINISHED = 86_400
+"""Seconds beyond the retention for which a sandbox's claim stands that no owner finishes and no retry takes over: far
+longer than an engine is at a create."""
 _AT_ONCE = 100
 """Claims read in one go."""
 
@@ -155,7 +158,7 @@ class Claims(Kept, Part):
         packed = b"" if streams is None else await packing.pack_streams(streams)
         left = ("", 0) if clean_in is None else (f"{seen.id} {seen.attempt}", ms(clean_in))
         more = (*keys.outputs(seen.id), keys.chores("fences", keys.shard(keys.sandbox_of(seen.id))))
-        what = (state.value, expiry_ms(ttl), body, final, packed, ms(self._retention), *left)
+        what = (state.value, expiry_ms(ttl), body, final, packed, ms(self._retention), *left, 0)
         step = call("finish", (*keys.of_claim(seen.id), *more), seen.id, seen.token, seen.revision, *what)
         return self._answer(seen.id, await self._link.script(step))
 
@@ -186,7 +189,8 @@ class Claims(Kept, Part):
     ) -> tuple[bool, Record | None]:
         """``tenant``: whose lists a job is put on besides."""
         lists = () if tenant is None else keys.lists(tenant, id)
-        step = call(name, (*keys.of_claim(id), *lists), id, *args)
+        unfinished = 0 if keys.is_job(id) else ms(self._retention + _UNFINISHED)
+        step = call(name, (*keys.of_claim(id), *lists), id, *args, unfinished)
         return self._answer(id, await self._link.script(step, acknowledge=acknowledge))
 
     async def _final_output(self, id: str, append: Appended | None, *, kept: bool) -> bytes:

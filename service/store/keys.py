@@ -14,9 +14,6 @@ CHANGES = "oncebox:changes"
 SHARDS = 16
 """A cluster's nodes share these; a list over all jobs is read from each."""
 
-JOB = "cmd_"
-"""What a job's id begins with; all other claims are those of sandboxes."""
-
 
 def shard(name: str) -> int:
     """The shard of a sandbox, by its id; of a sandbox's claim, by its digest."""
@@ -31,6 +28,11 @@ def sandbox_of(id: str) -> str:
 
 def _beside(id: str, what: str) -> str:
     return f"oncebox:{{{shard(sandbox_of(id))}}}:{what}:{id}"
+
+
+def is_job(id: str) -> bool:
+    """Whether a claim's id is a ``command_id``; else it is the digest of a sandbox's key."""
+    return id.startswith("cmd_")
 
 
 def claim(id: str) -> str:
@@ -56,7 +58,7 @@ def streams(id: str) -> str:
 def of_claim(id: str) -> tuple[str, ...]:
     """All keys of one claim, in the order in which the scripts take them; a job's lists are among them."""
     kept = claim(id), output(id), request(id), streams(id)
-    return (*kept, looks(id), active(sandbox_of(id))) if id.startswith(JOB) else kept
+    return (*kept, looks(id), active(sandbox_of(id))) if is_job(id) else kept
 
 
 def sandbox(sandbox_id: str) -> str:

@@ -1,6 +1,7 @@
 """``oncebox run`` with nothing configured: real processes, real pipes, real terminals."""
 
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -27,7 +28,9 @@ def environment(**more: str) -> dict[str, str]:
     return {**clean, **more}
 
 
-def run(*words: str, env: Mapping[str, str] | None = None, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def run(
+    *words: str | bytes, env: Mapping[str, str] | None = None, stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [*ONCEBOX, "run", *words], env=env or environment(), input=stdin, capture_output=True, timeout=60, check=False
     )
@@ -82,9 +85,25 @@ def test_a_reader_that_has_enough_ends_it_quietly() -> None:
 
 
 def test_standard_input_is_left_to_others() -> None:
-    result = shell("printf 'a\\nb\\n' | { oncebox run -- cat; read line; echo got $line; }")
+    result = shell("printf 'a\\nb\\n' | { oncebox run -- cat </dev/null; read line; echo got $line; }")
 
     assert (result.stdout, result.stderr) == (b"got a\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    (
+        ("printf data | oncebox run -- cat", True),
+        ("oncebox run -- cat <<< data", True),
+        (": | oncebox run -- cat", False),
+        ("printf data | { cat >&2; oncebox run -- cat; } 2> /dev/null", False),
+    ),
+)
+def test_data_on_standard_input_that_the_command_does_not_get_is_a_line_on_stderr(script: str, said: bool) -> None:
+    result = shell(script)
+
+    assert (result.returncode, result.stdout) == (0, b"")
+    assert [b"</dev/null" in line for line in result.stderr.splitlines()] == [True] * said
 
 
 def test_an_engine_that_does_not_start_is_a_sentence_that_says_why(tmp_path: Path) -> None:
@@ -168,14 +187,46 @@ def test_a_reader_that_does_not_read_does_not_keep_ctrl_c_from_working() -> None
         (("--cwd", "/not/there", "--", "true"), 125, b"/not/there"),
         (("--detach", "--", "true"), 125, b"ONCEBOX_URL"),
         (("--nonsense",), 125, b"oncebox run --help"),
+        (("--sandbox",), 125, b"--sandbox"),
+        (("--sandbox", "", "--", "true"), 125, b"--sandbox"),
+        (("--", b"caf\xe9"), 125, b"not UTF-8"),
+        (("--env", b"A=caf\xe9", "--", "true"), 125, b"--env"),
     ),
 )
-def test_exit_codes(words: tuple[str, ...], code: int, said: bytes) -> None:
+def test_exit_codes(words: tuple[str | bytes, ...], code: int, said: bytes) -> None:
     result = run(*words)
 
     assert result.returncode == code
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == bool(said)
+
+
+@pytest.mark.parametrize("words", (("-x",), ("-c", "true"), ("+x",), ("--not-an-option of ours",)))
+def test_a_command_that_begins_with_a_sign_is_looked_for_as_a_shell_does(words: tuple[str, ...]) -> None:
+    result = run("--", *words)
+
+    assert (result.returncode, result.stderr) == (127, b"")
+    assert b"not found" in result.stdout
+
+
+def test_the_doctor_tries_a_command_where_no_service_is_named() -> None:
+    words = [*ONCEBOX, "doctor", "--try", "--json"]
+    result = subprocess.run(words, env=environment(), capture_output=True, timeout=60, check=False)
+
+    findings = {finding["about"]: finding for finding in json.loads(result.stdout)["findings"]}
+    assert result.returncode == 0
+    assert findings["a command"]["verdict"] == "ok"
+    assert "ran in a stack of its own" in findings["a command"]["said"]
+
+
+def test_the_doctor_says_what_keeps_a_command_from_being_tried() -> None:
+    script = "import sys; sys.modules['hypercorn'] = None; from service.cli import main; main()"
+    words = [sys.executable, "-c", script, "doctor", "--try"]
+    result = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+
+    assert result.returncode == 1
+    assert "WRONG  a command" in result.stdout
+    assert "needs the package hypercorn" in result.stdout
 
 
 def test_words_env_and_directory_arrive_as_they_are() -> None:

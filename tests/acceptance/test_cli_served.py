@@ -48,7 +48,8 @@ def oncebox(url: str) -> Oncebox:
             env={**CLEAN, "ONCEBOX_URL": url, **env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=60,
             check=False,
         )
@@ -184,6 +185,80 @@ def test_cancel_ends_a_job_that_run_waits_for(url: str, oncebox: Oncebox, sandbo
     assert "is being cancelled" in cancelled.stdout
     assert code == 125
     assert "cancelled by somebody else" in screen.screen
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    (
+        (("sandboxes", "create"), signal.SIGTERM),
+        (("run", "--detach", "--", "sleep", "8767"), signal.SIGINT),
+    ),
+)
+def test_an_interrupt_at_any_moment_leaves_nothing_whose_id_is_not_known(
+    url: str, oncebox: Oncebox, words: tuple[str, ...], number: signal.Signals
+) -> None:
+    before = sandbox_ids(oncebox)
+    printed = ""
+    for tenths in (4, 7, 10, 13):  # from the interpreter's start to the end; whatever is met, the promise holds
+        with subprocess.Popen(
+            [*ONCEBOX, *words],
+            env={**CLEAN, "ONCEBOX_URL": url},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - one system call
+        ) as process:
+            time.sleep(tenths / 10)
+            process.send_signal(number)
+            printed += process.communicate(timeout=60)[0]
+
+    for command_id in re.findall(r"cmd_\S+", printed):
+        printed += json.loads(oncebox("status", "--json", command_id).stdout)["sandbox_id"] + "\n"
+    left = sandbox_ids(oncebox) - before
+    for sandbox_id in left:
+        oncebox("sandboxes", "rm", sandbox_id)
+    assert left <= set(printed.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    (
+        ("sandboxes create", ">&-"),
+        ("sandboxes create", "> /dev/full"),
+        ("sandboxes create", "> >(:)"),
+        ("run --detach -- sleep 8768", ">&-"),
+        ("run --detach --json -- sleep 8768", "> /dev/full"),
+    ),
+)
+def test_what_can_not_be_told_is_undone(url: str, oncebox: Oncebox, words: str, out: str) -> None:
+    before = sandbox_ids(oncebox)
+
+    result = subprocess.run(
+        ["bash", "-c", f"exec {' '.join(ONCEBOX)} {words} {out}"],
+        env={**CLEAN, "ONCEBOX_URL": url},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert result.returncode == (125 if words.startswith("run") else 1)
+    assert re.search("so the (job was cancelled|sandbox was deleted again)", result.stderr), result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert sandbox_ids(oncebox) == before
+
+
+def test_tables_are_shown_in_any_encoding(oncebox: Oncebox, sandbox: str) -> None:
+    unusual = "echo 'é — 你好\n🎉'"
+    command_id = oncebox("run", "--sandbox", sandbox, "--detach", "--", unusual).stdout.strip()
+    for encoding in ("latin-1", "cp1252", "ascii"):
+        listed = oncebox("ps", "--sandbox", sandbox, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+        shown = oncebox("status", command_id, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+
+        for result in (listed, shown):
+            assert (result.returncode, result.stderr) == (0, "")
+            assert r"\u4f60\u597d" in result.stdout
 
 
 def test_tables_fit_the_terminal_and_have_colours_there(url: str, oncebox: Oncebox, sandbox: str) -> None:

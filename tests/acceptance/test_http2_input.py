@@ -19,6 +19,12 @@ CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256
 TRIES = 200
 
 
+def headers_frame(path: bytes) -> bytes:
+    """A GET of ``path`` as the first stream's only frame (RFC 9113, 6.2; RFC 7541, 6.1 and 6.2.2)."""
+    block = b"\x82\x86\x04" + bytes([len(path)]) + path + b"\x01\x09localhost"
+    return struct.pack(">I", len(block))[1:] + b"\x01\x05\x00\x00\x00\x01" + block
+
+
 @pytest.fixture(scope="module")
 def replica(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     spawner = Spawner(tmp_path_factory.mktemp("processes"))
@@ -66,6 +72,7 @@ def test_a_preface_is_answered_and_its_connection_closed(replica: Replica) -> No
     "sent",
     [
         PREFACE + SETTINGS * 50,
+        PREFACE + SETTINGS + headers_frame(b"/\xff\xfe"),
         PREFACE[:20],
         PREFACE + b"\xff" * 100_000,
         SETTINGS,
@@ -96,9 +103,3 @@ def test_what_strangers_send_leaves_a_few_short_lines(spawn: Spawner, sent: byte
     assert "Traceback" not in replica.process.stderr
     assert process.num_fds() <= before + 3
     assert replica.process.terminate() == 0
-
-
-def headers_frame(path: bytes) -> bytes:
-    """A GET of ``path`` as the first stream's only frame (RFC 9113, 6.2; RFC 7541, 6.1 and 6.2.2)."""
-    block = b"\x82\x86\x04" + bytes([len(path)]) + path + b"\x01\x09localhost"
-    return struct.pack(">I", len(block))[1:] + b"\x01\x05\x00\x00\x00\x01" + block

@@ -13,7 +13,7 @@ COMMAND = """echo "body ${N-none} ${BASH_ENV-none} ${ENV-none} ${LC_ALL-none} ${
 echo "${SHELLOPTS-none} ${BASHOPTS-none} ${BASH_XTRACEFD-none} ${GLOBIGNORE-none} ${ONCEBOX_FENCE_0-none}"
 echo err >&2
 set -- /et[c]; echo "$1"
-echo --environment--
+/bin/echo --environment--
 env
 exit 3"""
 """Prints all that it finds. No pipe: the traces of its parts come in any order."""

@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from service.core import startup
 from service.engine import OpenSandboxEngine
 from service.engine.endpoints import Mode
 from service.messages import SandboxState
@@ -515,3 +516,32 @@ async def test_many_submits_do_not_pile_up_connections(make: Make) -> None:
     assert single.connector is not None
     assert len(single.connector._acquired) == 0
     await engine.delete_sandbox(made.id)
+
+
+async def test_a_daemons_own_environment_is_read_by_lines(engine: OpenSandboxEngine) -> None:
+    env = {"BASH_ENV": "/a b\nc", "EMPTY": "", "BASH_FUNC_f%%": "() {  echo ž\n}"}
+    info = await engine.create_sandbox(variant(env=env))
+    await until(lambda: answers(engine, info.id))
+    found = await engine.read_lines(info.id, startup.ENVIRONMENT, 1 << 20)
+    assert found is not None
+    assert env.items() <= startup.of_daemon(found).items()
+    assert await engine.read_lines(info.id, startup.ENVIRONMENT, 10) is None
+    assert (await engine.read_file(info.id, startup.ENVIRONMENT, 0, 100)).data == b""
+    with pytest.raises(FileMissing):
+        await engine.read_lines(info.id, "/tmp/nosuch", 10)
+    await engine.delete_sandbox(info.id)
+
+
+async def test_a_daemon_adds_the_variables_of_its_file_to_every_command(engine: OpenSandboxEngine) -> None:
+    path = f"/tmp/oncebox-test-{os.urandom(8).hex()}"
+    info = await engine.create_sandbox(variant(env={"EXECD_ENVS": path, "A": "1", "B": "1"}))
+    await until(lambda: answers(engine, info.id))
+    text = "# B=3\nB=2\n C=$A${B}x \nD=3\nodd\n"
+    await engine.run_short(info.id, f"printf '{text}' >{path}", timeout=10)
+    shown = await engine.run_short(info.id, f'echo "$A $B $C $D"; rm {path}', timeout=10, env={"D": "4"})
+    assert shown.stdout == "1 2 11x 4"
+    await engine.delete_sandbox(info.id)
+
+
+async def test_a_small_commands_environment_is_sent_along(engine: OpenSandboxEngine, sandbox: str) -> None:
+    assert (await engine.run_short(sandbox, 'echo "$A"', timeout=10, env={"A": "b"})).stdout == "b"

@@ -1,12 +1,14 @@
 """What a shell does before it runs our text is done once, for the caller's shell alone, and not by our own commands."""
 
+import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from service.core import fence
-from tests.contract.fence_rig import Shell
+from tests.contract.fence_rig import Shell, fenced
 from tests.contract.fence_startups import NO_PATH, STARTS, Start, compare, here
 
 
@@ -48,3 +50,26 @@ def test_so_it_does_where_the_environment_of_its_sandbox_acts(shell: Shell, star
     looked = fence.parse_look(shell.own(fence.look(shell.directory, token)))
     assert looked.fence is not None
     assert (looked.fence.kind, looked.fence.exit_code) == ("run", plain.code)
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"], indirect=True)
+def test_what_acts_by_being_there_is_the_wrappers_too(shell: Shell) -> None:
+    """`docs/concepts/fence.md` says so."""
+    env = {"LD_SHOW_AUXV": "1"}
+    text, sent = fenced(shell, "echo hi", secrets.token_hex(16), env)
+    plain, behind = shell.run("echo hi", env), shell.run(text, sent)
+    assert behind.code == plain.code == 0
+    assert behind.output.endswith(plain.output.splitlines(keepends=True)[-1])
+    assert behind.output.count(b"AT_PAGESZ") > plain.output.count(b"AT_PAGESZ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash", "busybox"], indirect=True)
+def test_a_bash_that_path_does_not_lead_to_has_another_name_in_its_first_messages(shell: Shell) -> None:
+    """The same."""
+    env = {"PATH": "/nosuch", "LC_ALL": "xx", "SHELLOPTS": "verbose"}
+    text, sent = fenced(shell, "nosuch", secrets.token_hex(16), env)
+    plain, behind = shell.run("nosuch", env), shell.run(text, sent)
+    assert behind.code == plain.code == 127
+    named = re.sub(rb"/proc/\d+/exe(?=: warning)", b"bash", behind.output)
+    assert named == plain.output
+    assert (behind.output != plain.output) == (shell.name == "bash")

@@ -7,7 +7,7 @@ import pytest
 from service.core.states import ClaimState
 from service.errors import StoreUnavailable
 from service.ports.store import Appended, Record
-from tests.contract.store_rig import BODY, JOB, LEASE, SANDBOX, TTL, StoreRig, new_token
+from tests.contract.store_rig import BODY, JOB, LEASE, RETENTION, SANDBOX, TTL, StoreRig, new_token
 
 S = ClaimState
 
@@ -247,7 +247,8 @@ async def test_a_retry_reopens_and_the_attempt_goes_up_past_a_void(
     # Where a submission met a void, it is the same job still, and the wish holds.
     assert (record.cancel, record.body) == (state is S.ACCEPTED, b"again")
     assert not record.lease_expired
-    assert await rig.ttls(id) == {"claim": None}
+    stands = await rig.ttls(id)
+    assert (stands["claim"] is None) is (id == JOB), "only a sandbox's ends by itself, long after"
 
 
 @pytest.mark.parametrize("state", [S.UNKNOWN, S.DONE])
@@ -387,3 +388,44 @@ async def test_a_token_that_would_break_the_form_is_refused(rig: StoreRig, bad: 
     with pytest.raises(ValueError, match="visible ASCII"):
         await rig.store.claim(JOB, token="t", owner=bad, lease=1, body=b"")
     assert await rig.raw(JOB) is None
+
+
+async def test_a_sandbox_s_claim_that_nobody_finishes_ends_long_after_any_retry(rig: StoreRig) -> None:
+    async def stands() -> None:
+        ttls = await rig.ttls(SANDBOX)
+        assert set(ttls) == {"claim"}
+        assert ttls["claim"] is not None
+        assert ttls["claim"] > RETENTION + 3600, "an engine may take long, and a retry may come late"
+
+    mine = await rig.claimed(SANDBOX)
+    await stands()
+    assert (await rig.store.renew(mine, lease=LEASE))[0]
+    await stands()
+    assert (await rig.store.release(mine))[0]
+    await stands()
+    done, mine_now = await rig.store.take_over(await rig.record(SANDBOX), token="t2", owner="o", lease=LEASE)
+    assert done
+    assert mine_now is not None
+    await stands()
+    assert (await rig.store.dispatch(mine_now, lease=LEASE, body=b""))[0]
+    await stands()
+    await rig.end_lease(SANDBOX)
+    assert (await rig.store.abandon(await rig.record(SANDBOX), body=b"", ttl=None))[0]
+    await stands()
+    reopened = await rig.store.reopen(
+        await rig.record(SANDBOX), token="t3", owner="o", lease=LEASE, next_attempt=True, body=b""
+    )
+    assert reopened[0]
+    await stands()
+    assert (await rig.store.dispatch(await rig.record(SANDBOX), lease=LEASE, body=b""))[0]
+    assert (await rig.store.settle(await rig.record(SANDBOX), S.UNKNOWN, body=b"", ttl=None))[0]
+    await stands()
+
+
+async def test_a_sandbox_s_claim_that_is_over_has_the_retention_it_is_given(rig: StoreRig) -> None:
+    mine = await rig.claimed(SANDBOX)
+    assert (await rig.store.dispatch(mine, lease=LEASE, body=b""))[0]
+    assert (await rig.store.settle(await rig.record(SANDBOX), S.DONE, body=b"", ttl=TTL))[0]
+    left = (await rig.ttls(SANDBOX))["claim"]
+    assert left is not None
+    assert TTL - 30 < left <= TTL

@@ -67,20 +67,21 @@ async def test_a_rolling_restart_under_load_loses_nothing(rig: Rig, tries: int) 
 async def test_one_sigterm_finishes_what_is_owned(rig: Rig, tries: int) -> None:
     """No caller retries: what was dispatched is settled by the replica that stops, before it ends."""
     tally = Tally("SIGTERM with 20 submissions under way, no retry")
-    await rig.start(replicas=2, env={"ONCEBOX_LEASE": "30"})
+    # Longer than everything here takes on a busy machine: callers, the grace and the lease see the stop through.
+    await rig.start(replicas=2, env={"ONCEBOX_LEASE": "120", "ONCEBOX_SHUTDOWN_GRACE": "120"})
     stopped, other = rig.replicas
     sandbox_id = await rig.sandbox(other)
     for round in range(tries):
         marks = [f"r{round}m{number}" for number in range(20)]
         stopped.points.hold("after_dispatch")
         answers = [
-            asyncio.create_task(rig.caller.submit(stopped.url, sandbox_id, rig.command(mark), key=mark))
+            asyncio.create_task(rig.caller.submit(stopped.url, sandbox_id, rig.command(mark), key=mark, patience=120))
             for mark in marks
         ]
         await stopped.points.reached("after_dispatch", times=20)
         stopped.signal_to_stop()
         await asyncio.to_thread(stopped.process.wait_for_line, '"shutting down')
-        assert (await rig.caller.send("GET", f"{stopped.url}/readyz")).status in (0, 503)
+        assert (await rig.caller.send("GET", f"{stopped.url}/readyz", patience=5)).status in (0, 503)
         stopped.points.forget()
 
         assert await asyncio.to_thread(stopped.process.wait) == 0

@@ -6,12 +6,15 @@ import asyncio
 import base64
 import functools
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service import errors
 from service.core import pacing
 from service.core.app import Core
+from service.core.reading import Chunk
 from service.messages import CreateSandbox, Encoding, Exec, ExecJobOutput, JobState, Reason, SubmitJob
 from tests.integration.core_rig import Rig, eventually, execute, follow, submit
 from tests.support.redis_server import RedisServer
@@ -276,7 +279,7 @@ async def test_an_exec_s_bounded_output_says_that_it_was_cut(here: Rig) -> None:
     assert result.stdout.endswith("999\n1000\nshort\n")
     assert len(result.stdout) == len(result.stderr) == 100
     assert result.skipped_bytes == printed - 200
-    shown = await core.jobs.get("default", result.command_id)
+    shown = (await core.jobs.get("default", result.command_id)).whole()
     assert isinstance(shown, ExecJobOutput)
     assert (shown.truncated, shown.skipped_bytes) == (True, printed - 200)
 
@@ -312,6 +315,32 @@ async def test_events_resume_exactly_where_they_broke_off(core: Core, other: Cor
         cursor = event.id
     assert seen == "1\n2\n3\n4\n"
     assert core.jobs.is_end(cursor)
+
+
+async def test_events_end_at_once_when_the_replica_stops_during_a_read(here: Rig, box: str) -> None:
+    core = await here.replica()
+    id = await submit(core, box, "echo begun; sleep 600")
+    reading = asyncio.Event()
+    read = core.reader.chunk
+
+    async def noticed(*args: Any, **more: Any) -> Chunk:
+        chunk = await read(*args, **more)
+        if not chunk.data:
+            reading.set()
+            await asyncio.sleep(0.2)  # the stop comes meanwhile
+        return chunk
+
+    core.reader.chunk = noticed  # type: ignore[method-assign]
+
+    async def stop() -> float:
+        await reading.wait()
+        core.stop_waiting()
+        return asyncio.get_running_loop().time()
+
+    stopping = asyncio.ensure_future(stop())
+    kinds = [event.kind async for event in core.jobs.events("default", id)]
+    assert "end" not in kinds
+    assert asyncio.get_running_loop().time() - await stopping < 8, "it did not wait for news once more, for 10 s"
 
 
 async def test_pages_of_jobs_neither_repeat_nor_skip_while_jobs_come(core: Core, other: Core, box: str) -> None:
@@ -406,3 +435,37 @@ async def test_watched_jobs_make_room_for_the_first_and_last_reads_of_others(
 
 async def state_is(core: Core, id: str, state: JobState) -> bool:
     return (await core.jobs.get("default", id)).whole().state is state
+
+
+# -- what a shell does before it runs a command
+
+
+PROFILES = {
+    "counts": "echo read >>{here}/read",
+    "hides its output": "echo read >>{here}/read; exec >/dev/null",
+    "logs its output": "echo read >>{here}/read; exec >>{here}/all 2>&1",
+}
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+@pytest.mark.parametrize("place", ["sandbox", "command"])
+async def test_a_file_that_the_shell_reads_first_is_read_once_and_hides_no_result(
+    here: Rig, core: Core, other: Core, tmp_path: Path, profile: str, place: str
+) -> None:
+    (tmp_path / "profile").write_text(profile.format(here=tmp_path))
+    env = {"BASH_ENV": str(tmp_path / "profile"), "LC_ALL": "xx_XX", "BASH_FUNC_exit%%": "() { builtin exit 9; }"}
+    box = await here.sandbox(core, env=env if place == "sandbox" else None)
+    sent = env if place == "command" else None
+    shown = "" if "exec" in profile else "out\n"
+
+    job = await submit(core, box, "echo out; exit 3", env=sent)
+    ended, output = await follow(other, job, seconds=20)
+    assert (ended.state, ended.exit_code) == (JobState.EXITED, 9)
+    assert output.endswith(shown)
+    assert output.count("cannot change locale") <= 1
+    assert (tmp_path / "read").read_text() == "read\n"
+
+    request = Exec(sandbox_id=box, command="echo out; exit 3", env=sent)
+    result = (await core.execs.run("default", request, None)).value
+    assert (result.exit_code, result.stdout) == (9, shown)
+    assert (tmp_path / "read").read_text() == "read\nread\n"

@@ -20,7 +20,7 @@ from service.core.states import ClaimState
 from service.messages import Exec, ExecText, JobState, Reason, SubmitJob
 from service.ports.engine import CommandSpec
 from service.ports.store import Record
-from tests.integration.core_rig import eventually, execute, follow, submit
+from tests.integration.core_rig import Rig, eventually, execute, follow, submit
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
@@ -280,6 +280,26 @@ class Held:
         self.reached.set()
         await self.go.wait()
         return await self._step(*args, **more)
+
+
+async def test_another_request_waits_until_the_run_is_confirmed(
+    here: Rig, core: Core, box: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told that a key is used, by a record that may yet turn out to be of another's run."""
+    hasty = await here.replica(claim_wait=0.3)
+    monkeypatch.setattr(jobs, "CONFIRMED_WAIT", 0.3)
+    sends = Held(core.engine.submit)
+    monkeypatch.setattr(core.engine, "submit", sends)
+    first = asyncio.ensure_future(submit(core, box, "exit 3", "key"))
+    await sends.reached.wait()
+    with pytest.raises(errors.OutcomeUnknown):
+        await submit(hasty, box, "exit 4", "key")
+    monkeypatch.setattr(jobs, "CONFIRMED_WAIT", 30.0)
+    sends.go.set()
+    with pytest.raises(errors.IdempotencyKeyReused):
+        await submit(hasty, box, "exit 4", "key")
+    page, _ = await follow(core, await first)
+    assert page.exit_code == 3
 
 
 async def test_a_stale_owner_hears_what_its_command_came_to_and_the_other_request_that_its_key_is_used(

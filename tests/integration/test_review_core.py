@@ -273,11 +273,42 @@ async def test_the_raw_output_of_a_paused_sandbox_is_what_was_recorded(core: Cor
     id = await submit(core, box, "echo said; sleep 60")
     await eventually(lambda: recorded(core, id, b"said\n"))
     await core.sandboxes.pause("default", box)
-    async with asyncio.timeout(15):
-        raw = await core.jobs.raw("default", id, range=None)
-        assert b"".join([piece async for piece in raw.chunks]) == b"said\n"
+    raw = await core.jobs.raw("default", id, range=None)
+    assert b"".join([piece async for piece in raw.chunks]) == b"said\n"
     await core.sandboxes.resume("default", box)
     await core.jobs.cancel("default", id)
+
+
+async def test_the_output_of_a_paused_sandbox_does_not_wait_for_its_daemon(
+    core: Core, box: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a daemon that never answers, where only the engine's word that the sandbox is paused ends the wait."""
+    running = await submit(core, box, "echo said; sleep 60")
+    over = await submit(core, box, "echo over")
+    await follow(core, over)
+    await eventually(lambda: recorded(core, running, b"said\n"))
+    await core.sandboxes.pause("default", box)
+    monkeypatch.setattr("service.core.reading.EXTENT", 3600.0)
+    refreshed = core.follower.refreshed
+
+    async def patient(record: Record) -> Record:
+        return await refreshed(record, timeout=3600.0)
+
+    core.follower.refreshed = patient  # type: ignore[method-assign, assignment]
+
+    async def silent(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    for name in ("read_file", "log", "status", "run_short"):
+        monkeypatch.setattr(core.engine, name, silent)
+    for id, said in ((running, b"said\n"), (over, b"over\n")):
+        raw = await asyncio.wait_for(core.jobs.raw("default", id, range=None), 60)
+        assert b"".join([piece async for piece in raw.chunks]) == said
+        page = await asyncio.wait_for(core.jobs.get("default", id), 60)
+        assert isinstance(page, JobOutput)
+        assert page.output.encode() == said
+    monkeypatch.undo()
+    await core.sandboxes.resume("default", box)
 
 
 async def recorded(core: Core, id: str, wanted: bytes) -> bool:

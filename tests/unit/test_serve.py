@@ -1,11 +1,12 @@
 """The end of serving, with an application of a few lines."""
 
 import asyncio
+import contextlib
 import socket
 from types import SimpleNamespace
 from typing import Any
 
-from service.serve import Replica, bind
+from service.serve import UNSENT, Replica, bind
 
 GRACE = 8.0
 
@@ -90,3 +91,17 @@ async def test_a_connection_that_is_accepted_at_the_moment_of_the_stop_is_not_le
     await serving
     for connection in late:
         connection.close()
+
+
+def test_the_kernel_takes_little_for_a_caller_who_reads_nothing() -> None:
+    listener = bind("127.0.0.1", 0)
+    listener.listen()
+    with listener, socket.create_connection(listener.getsockname()) as caller, listener.accept()[0] as served:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        served.setblocking(False)
+        taken = 0
+        with contextlib.suppress(BlockingIOError):
+            while taken < 64 * 1024 * 1024:
+                taken += served.send(b"x" * 65_536)
+        assert 0 < taken < 64 * 1024 * 1024
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT

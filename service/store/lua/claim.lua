@@ -16,7 +16,9 @@ local claim = {
   token = ARGV[2], owner = ARGV[3], body = ARGV[5],
 }
 local raw = form(claim)
-if may(moves, 'absent', claim.state) and redis.call('SET', KEYS[1], raw, 'NX') then
+local unfinished = tonumber(ARGV[#ARGV])
+local stands = unfinished > 0 and { 'PX', unfinished } or {}
+if may(moves, 'absent', claim.state) and redis.call('SET', KEYS[1], raw, 'NX', unpack(stands)) then
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
   if ARGV[6] ~= '' then redis.call('SET', KEYS[3], ARGV[6]) end
   list(now, claim)

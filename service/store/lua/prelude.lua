@@ -7,6 +7,7 @@
 -- KEYS[5]  oncebox:{shard}:looks          jobs only: the active ones of the shard by their next look; zset, id by ms
 -- KEYS[6]  oncebox:{shard}:active:<sandbox>   jobs only: the active ones of the sandbox; a set of ids
 -- ARGV[1]  the id, which is what is published
+-- the last  ms for which a claim stands that nobody finishes: those of sandboxes; 0, for good: those of jobs
 --
 -- The header: 1 <state> <epoch> <attempt> <revision> <lease until, ms> <cancel 0|1> <token> <owner>\n
 -- where 1 is the version of the form. A claim of another version is left alone.
@@ -16,7 +17,8 @@
 
 local CHANNEL = 'oncebox:changes'
 
--- States whose claim may end by itself. The others must not: the next retry would run the command again.
+-- States whose claim may end by itself. The others of a job must not: the next retry would run the command again. A
+-- sandbox's ends long after any retry and any create: who comes then looks for it at the engine first.
 local MORTAL = { refused = true, voided = true, closed = true, done = true }
 
 -- States that a lease holds; their next look is when it has run out.
@@ -105,8 +107,8 @@ end
 local function write(now, claim, ttl, quiet, look_in)
   claim.revision = claim.revision + 1
   local raw = form(claim)
-  ttl = tonumber(ttl)
-  if ttl > 0 and MORTAL[claim.state] then
+  ttl = tonumber(MORTAL[claim.state] and ttl or ARGV[#ARGV])
+  if ttl > 0 then
     redis.call('SET', KEYS[1], raw, 'PX', ttl)
     for i = 2, 4 do redis.call('PEXPIRE', KEYS[i], ttl) end
   else

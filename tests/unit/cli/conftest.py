@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import service.client
-from service.cli import place
+from service.cli import target
 from service.cli.app import app
 from tests.unit.cli.fakes import FakeClient, FakeService
 
@@ -26,7 +26,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeService:
             monkeypatch.delenv(name)
     monkeypatch.setenv("ONCEBOX_URL", "http://127.0.0.1:1")
     monkeypatch.setattr(service.client, "AsyncClient", FakeClient)
-    monkeypatch.setattr(place, "_listened_at", listened_at)
+    monkeypatch.setattr(target, "_listened_at", listened_at)
     FakeService.current = FakeService()
     return FakeService.current
 

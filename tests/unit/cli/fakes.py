@@ -103,6 +103,9 @@ class FakeService:
         self.asked: list[dict[str, Any]] = []
         self.error: OnceboxError | None = None
         self.submit_gate: asyncio.Event | None = None
+        self.create_gate: asyncio.Event | None = None
+        """What the first creation waits for, once it is known to the service."""
+        self.made_by_key: dict[str | None, FakeSandbox] = {}
 
 
 class FakeClient:
@@ -120,9 +123,14 @@ class FakeClient:
     async def create_sandbox(self, **fields: Any) -> FakeSandbox:
         if self.service.error:
             raise self.service.error
+        key = fields.get("idempotency_key")
+        if key in self.service.made_by_key:
+            return self.service.made_by_key[key]
         self.service.created.append(fields)
         sandbox = FakeSandbox(self.service, f"new{len(self.service.created)}", image=fields.get("image"))
-        self.service.sandboxes_by_id[sandbox.id] = sandbox
+        self.service.sandboxes_by_id[sandbox.id] = self.service.made_by_key[key] = sandbox
+        if self.service.create_gate:
+            await self.service.create_gate.wait()
         return sandbox
 
     def sandbox(self, sandbox_id: str) -> FakeSandbox:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service import __version__
-from service.cli import tables
+from service.cli.output import tables
 from service.errors import InvalidRequest, OutcomeUnknown, QuotaExceeded, Unauthenticated
 from service.messages import JobState
 from tests.unit.cli.conftest import Invoke
@@ -95,7 +95,7 @@ def test_ps_says_where_there_are_more(job: FakeJob, oncebox: Invoke) -> None:
 def test_on_a_narrow_terminal_ps_shows_the_ends_of_ids(
     fake: FakeService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from service.cli import jobs
+    from service.cli.commands import jobs
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(tables, "terminal_width", lambda: 80)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.findings import Finding, judge_clock, judge_settings, judge_store
+from service.cli.checks.findings import Finding, judge_clock, judge_settings, judge_store
 from service.ports.store import StoreHealth
 from service.settings import Settings
 

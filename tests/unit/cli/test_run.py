@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from service.cli import attended as attended_module
-from service.cli.attended import Attended, Order
-from service.cli.run import shell_text
-from service.cli.terminal import OutputWriter
+from service.cli import foreground
+from service.cli.commands.run import shell_text
+from service.cli.foreground import ForegroundRun, RunRequest
+from service.cli.interrupts import Interrupts
+from service.cli.output.terminal import OutputWriter
 from service.errors import EngineRejected, OutcomeUnknown
 from service.messages import JobState, Reason
 from service.settings import Settings
@@ -59,6 +60,10 @@ def test_every_end_has_its_exit_code(
         (("true",), "true"),
         (("sh", "-c", "exit 3"), "sh -c 'exit 3'"),
         (("printf", ""), "printf ''"),
+        (("-x",), " -x"),
+        (("-c", "true"), " -c true"),
+        (("+x",), " +x"),
+        (("echo", "-x"), "echo -x"),
     ),
 )
 def test_words_stay_words_and_a_single_one_is_the_shells_text(words: tuple[str, ...], text: str) -> None:
@@ -199,27 +204,17 @@ def test_what_is_missing_of_the_output_is_said(fake: FakeService, oncebox: Invok
     assert "end of the output" in result.stderr
 
 
-class FakeInterrupts:
-    """Interrupts that the test sends itself."""
-
-    exit_code = 130
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-
-
-def attended(order: Order) -> tuple[Attended, asyncio.Event]:
-    interrupts = FakeInterrupts()
-    new = Attended(order, Settings(url="http://127.0.0.1:1"))
-    new.interrupts = interrupts  # type: ignore[assignment]
-    return new, interrupts.first
+def foreground_run(request: RunRequest) -> tuple[ForegroundRun, asyncio.Event]:
+    new = ForegroundRun(request, Settings(url="http://127.0.0.1:1"))
+    new.interrupts = Interrupts(new.leave)  # not entered: the test sends them itself
+    return new, new.interrupts.first
 
 
 async def test_an_interrupt_cancels_the_job_and_deletes_the_sandbox(
     fake: FakeService, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fake.job_to_come.hangs = True
-    under_test, interrupt = attended(Order(command="sleep 100"))
+    under_test, interrupt = foreground_run(RunRequest(command="sleep 100"))
     running = asyncio.create_task(under_test.run())
     await fake.job_to_come.given.wait()
 
@@ -235,7 +230,7 @@ async def test_an_interrupt_cancels_the_job_and_deletes_the_sandbox(
 async def test_an_interrupt_during_the_submission_cancels_what_came_of_it(fake: FakeService) -> None:
     fake.submit_gate = asyncio.Event()
     fake.job_to_come.hangs = True
-    under_test, interrupt = attended(Order(command="sleep 100", sandbox="mine"))
+    under_test, interrupt = foreground_run(RunRequest(command="sleep 100", sandbox="mine"))
     running = asyncio.create_task(under_test.run())
     async with asyncio.timeout(5):
         while not fake.submitted:
@@ -255,10 +250,10 @@ async def test_a_job_that_does_not_end_is_left_after_the_grace(
     async def ignored() -> None:
         pass
 
-    monkeypatch.setattr(attended_module, "GRACE", 0.01)
+    monkeypatch.setattr(foreground, "GRACE", 0.01)
     monkeypatch.setattr(fake.job_to_come, "cancel", ignored)
     fake.job_to_come.hangs = True
-    under_test, interrupt = attended(Order(command="sleep 100", sandbox="mine"))
+    under_test, interrupt = foreground_run(RunRequest(command="sleep 100", sandbox="mine"))
     running = asyncio.create_task(under_test.run())
     await fake.job_to_come.given.wait()
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from service.cli import tables
-from service.cli.tables import Column, ago, between, duration, print_table, size
+from service.cli.output import tables
+from service.cli.output.tables import Column, ago, between, duration, print_table, size
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 COLUMNS = (Column("ID"), Column("EXIT", right=True), Column("COMMAND", shrinks=True))

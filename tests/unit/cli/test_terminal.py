@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from service.cli import progress as progress_module
-from service.cli.progress import ERASE, Progress
-from service.cli.terminal import OutputWriter, printable, say
+from service.cli.output import progress as progress_module
+from service.cli.output.progress import ERASE, Progress
+from service.cli.output.terminal import OutputWriter, printable, say
 
 EVERY_BYTE = bytes(range(256)) * 300
 

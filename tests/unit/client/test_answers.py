@@ -36,9 +36,9 @@ def test_each_code_has_its_class(code: str) -> None:
 
 
 def test_only_what_the_contract_names_is_tried_again() -> None:
-    passing = {code for code, cls in errors.BY_CODE.items() if fault(problem(cls.status, code)).passing}
+    transient = {code for code, cls in errors.BY_CODE.items() if fault(problem(cls.status, code)).transient}
 
-    assert passing == {
+    assert transient == {
         "IDEMPOTENCY_IN_PROGRESS",
         "RATE_LIMITED",
         "QUOTA_EXCEEDED",
@@ -49,7 +49,7 @@ def test_only_what_the_contract_names_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "cls", "passing"),
+    ("status", "cls", "transient"),
     [
         (404, errors.NotFound, False),
         (409, errors.OnceboxError, False),
@@ -59,12 +59,12 @@ def test_only_what_the_contract_names_is_tried_again() -> None:
         (503, errors.OnceboxError, True),
     ],
 )
-def test_a_code_of_a_newer_version_is_kept(status: int, cls: type[errors.OnceboxError], passing: bool) -> None:
+def test_a_code_of_a_newer_version_is_kept(status: int, cls: type[errors.OnceboxError], transient: bool) -> None:
     found = fault(problem(status, "BRAND_NEW", "news"))
 
     assert type(found.error) is cls
     assert (found.error.code, found.error.status, found.error.detail) == ("BRAND_NEW", status, "news")
-    assert found.passing is passing
+    assert found.transient is transient
     again = pickle.loads(pickle.dumps(found.error))
     assert (again.code, again.status) == ("BRAND_NEW", status)
 
@@ -74,15 +74,15 @@ def test_a_newer_problem_that_says_retryable_is_believed() -> None:
 
     found = fault(Answer(409, {"content-type": "application/problem+json"}, json.dumps(body).encode()))
 
-    assert found.passing
+    assert found.transient
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 520, 429])
-def test_a_gateways_page_is_a_passing_fault(status: int) -> None:
+def test_a_gateways_page_is_a_transient_fault(status: int) -> None:
     found = fault(Answer(status, {"content-type": "text/html"}, b"<html>"))
 
     assert isinstance(found.error, UnexpectedAnswer)
-    assert found.passing
+    assert found.transient
     assert found.error.retryable
     assert found.error.status == status
 
@@ -91,8 +91,8 @@ def test_a_gateways_page_is_a_passing_fault(status: int) -> None:
 def test_a_404_that_is_not_oncebox_s_says_nothing_of_a_job(body: bytes) -> None:
     for media_type in ("text/html", "application/json", "text/plain"):
         given = Answer(404, {"content-type": media_type}, body)
-        assert fault(given, of_job=True).passing
-        assert not fault(given).passing
+        assert fault(given, of_job=True).transient
+        assert not fault(given).transient
 
 
 def test_a_problem_whose_status_is_not_the_answer_s_is_nobody_s_word() -> None:
@@ -101,7 +101,7 @@ def test_a_problem_whose_status_is_not_the_answer_s_is_nobody_s_word() -> None:
     found = fault(Answer(502, given.headers, given.body), of_job=True)
 
     assert isinstance(found.error, UnexpectedAnswer)
-    assert found.passing
+    assert found.transient
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"code": 7}', b'{"code": "not a code"}'])
@@ -114,7 +114,7 @@ def test_a_problem_that_can_t_be_read_is_a_page(body: bytes) -> None:
 def test_a_redirect_is_named() -> None:
     found = fault(Answer(308, {"location": "https://there/"}, b""), of_job=True)
 
-    assert not found.passing
+    assert not found.transient
     assert "https://there/" in str(found.error)
 
 
@@ -165,11 +165,11 @@ def test_the_words_of_a_newer_version_can_be_read() -> None:
         Answer(200, {}, b""),
     ],
 )
-def test_a_body_that_is_not_the_message_is_a_passing_fault(given: Answer) -> None:
+def test_a_body_that_is_not_the_message_is_a_transient_fault(given: Answer) -> None:
     with pytest.raises(Fault) as caught:
         answers.decoded(given, messages.Job)
 
-    assert caught.value.passing
+    assert caught.value.transient
     assert isinstance(caught.value.error, UnexpectedAnswer)
 
 

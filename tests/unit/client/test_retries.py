@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 
 import pytest
 
@@ -24,7 +25,7 @@ from tests.unit.client.fake_service import answer, problem
 from tests.unit.client.scripted import DROPPED, PAGE, Scripted, body, job, sandbox
 
 SUBMITTED = answer(202, job("pending"))
-PASSING = [
+TRANSIENT = [
     DROPPED,
     PAGE,
     problem(409, "IDEMPOTENCY_IN_PROGRESS"),
@@ -49,8 +50,8 @@ FINAL = [
 ]
 
 
-@pytest.mark.parametrize("fault", PASSING)
-def test_a_passing_fault_is_tried_again_with_the_same_key(fault: Answer | Dropped) -> None:
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_a_transient_fault_is_tried_again_with_the_same_key(fault: Answer | Dropped) -> None:
     network = Scripted(fault, fault, SUBMITTED)
 
     submitted = network.client().sandbox("sb-1").submit("make")
@@ -295,3 +296,24 @@ def test_long_trouble_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
     assert 1 <= len(caplog.records) <= 3
     assert "still trying" in caplog.text
+
+
+async def test_an_error_carries_the_key_that_leads_to_what_the_request_may_have_made() -> None:
+    for key in ("task-17", None):
+        network = Scripted(*[DROPPED] * 100)
+        with pytest.raises(ConnectionFailed) as caught:
+            network.client(deadline=1).create_sandbox(idempotency_key=key)
+        assert caught.value.idempotency_key == network.keys[-1] == (key or network.keys[0])
+        assert pickle.loads(pickle.dumps(caught.value)).idempotency_key == network.keys[-1]
+
+        network = Scripted(*[problem(502, "OUTCOME_UNKNOWN")] * 100)
+        with pytest.raises(OutcomeUnknown) as unknown:
+            await network.async_client(deadline=1).sandbox("sb-1").submit("make", idempotency_key=key)
+        assert unknown.value.idempotency_key == network.keys[-1]
+
+
+def test_an_error_of_a_request_without_a_key_has_none() -> None:
+    with pytest.raises(SandboxNotFound) as caught:
+        Scripted(problem(404, "SANDBOX_NOT_FOUND")).client().sandbox("sb-1").refresh()
+
+    assert caught.value.idempotency_key is None

@@ -1,8 +1,9 @@
 """Every interleaving, within bounds, of the rules that create a sandbox once; each rule is needed.
 
 Two replicas and callers that retry one key; creates arrive late or never, replies are lost, a replica stops at any
-step and goes on later, Redis is emptied, a lookup fails, a sandbox ends. States and moves are those of
-`service.core.states.SCRIPTS`; the choice among several and what may be swept are the product's own functions.
+step and goes on later, Redis is emptied, a lookup fails, a sandbox ends, a claim that nobody finishes ends by
+itself. States and moves are those of `service.core.states.SCRIPTS`; the choice among several and what may be swept are
+the product's own functions.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class World:
     flushes: int = 0
     bad_lookups: int = 0
     ends: int = 0
+    expiries: int = 0
     claim: Claim | None = None
     boxes: tuple[Box, ...] = ()
     creates: tuple[tuple[int, int, int], ...] = ()
@@ -194,6 +196,9 @@ def elsewhere(world: World, rules: Rules) -> Iterator[World]:
         for box in world.boxes:
             if box.id not in world.ended and may_sweep(claim, box, rules):
                 yield replace(world, swept=world.swept | {box.id}, ended=world.ended | {box.id})
+    if world.expiries and claim is not None and claim.state in (C, D, U) and not world.creates:
+        # Its owner has stopped long ago, or goes on later; by now every create has arrived, or never will.
+        yield replace(world, claim=None, expiries=world.expiries - 1)
     if world.flushes:
         yield replace(world, claim=None, flushes=world.flushes - 1)
     if world.ends:
@@ -241,8 +246,8 @@ def explore(start: World, rules: Rules) -> tuple[int, set[str]]:
 
 @pytest.mark.parametrize(
     "start",
-    [World(), World(flushes=1), World(bad_lookups=1), World(ends=1)],
-    ids=["calm", "redis emptied", "a lookup fails", "a sandbox ends"],
+    [World(), World(flushes=1), World(bad_lookups=1), World(ends=1), World(expiries=2)],
+    ids=["calm", "redis emptied", "a lookup fails", "a sandbox ends", "claims end by themselves"],
 )
 def test_all_answers_to_a_key_name_one_sandbox_that_lives(start: World) -> None:
     states, faults = explore(start, Rules())

@@ -1,0 +1,1 @@
+"""What is written for people and for programs: the standard streams, tables, and the progress line."""

@@ -1,0 +1,157 @@
+"""The asynchronous handle of a job."""
+
+# ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import IO, Any, TextIO
+
+from ...messages import Encoding
+from ...messages import Job as JobInfo
+from ..calls import Calls
+from ..driver import AsyncDriver
+from ..following import Follower
+from ..output import Joined, Sink, Unsaid, opened, sink_for
+from ..results import JobResult
+from ..views import JobView
+
+
+class AsyncJob(JobView):
+    """A job: a command that runs in a sandbox, whoever is connected.
+
+    Made by ``sandbox.submit()``, or from an id by ``client.job()``, which makes no request. Every method can
+    be called again at any time, from any process: the job is on the server, this is only its name. All of
+    them carry on through dropped connections, restarted servers and gateways' error pages.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        driver: AsyncDriver,
+        command_id: str,
+        info: JobInfo | None = None,
+        *,
+        replayed: bool = False,
+    ) -> None:
+        super().__init__(calls, command_id, info, replayed=replayed)
+        self._driver = driver
+
+    async def status(self) -> JobInfo:
+        """Asks for the job as it is now.
+
+        Raises:
+            JobNotFound: the service does not know the id; the command may have run all the same.
+        """
+        timeout = self._info.timeout if self._info else None
+        read = await self._driver.run(self._calls.status(self._id, timeout=timeout))
+        self._note(read, max(self._skipped_bytes, read.skipped_bytes))
+        return read.job
+
+    async def stream(
+        self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None
+    ) -> AsyncIterator[str]:
+        """The output as text, as it comes, until the job is over and its output read to the end.
+
+        stdout and stderr are merged. Characters are never cut; bytes that are not UTF-8 are U+FFFD. Where the
+        service must replace what it gave before (rare: a log that was lost and read anew), the replacement's
+        part beyond what was given already is given, if it begins alike, else all of it; ``result()`` has it
+        right in every case.
+
+        Args:
+            cursor: go on after an earlier ``job.cursor``, of any handle in any process; None: from the start.
+            follow: False: only what is there now.
+            timeout: seconds after which :class:`DeadlineExceeded` is raised; None: never, but at the client's own
+                deadline without ``follow``.
+
+        Raises:
+            JobNotFound: the service does not know the id.
+            DeadlineExceeded: the job is not over after ``timeout`` seconds.
+        """
+        unsaid: Unsaid[str] = Unsaid()
+        follower = self._follower(Encoding.UTF8, timeout, cursor, follow=follow)
+        while not follower.done:
+            piece = await self._driver.run(follower.step())
+            self._cursor = follower.cursor
+            if piece is not None and (text := unsaid.beyond(piece.text(), replaces=piece.replace)):
+                yield text
+        if text := unsaid.rest() or "":
+            yield text
+
+    async def stream_bytes(
+        self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None
+    ) -> AsyncIterator[bytes]:
+        """The output as the bytes that the command wrote; otherwise as :meth:`stream`."""
+        unsaid: Unsaid[bytes] = Unsaid()
+        follower = self._follower(Encoding.BASE64, timeout, cursor, follow=follow)
+        while not follower.done:
+            piece = await self._driver.run(follower.step())
+            self._cursor = follower.cursor
+            if piece is not None and (data := unsaid.beyond(piece.data(), replaces=piece.replace)):
+                yield data
+        if data := unsaid.rest() or b"":
+            yield data
+
+    async def result(self, *, check: bool = False, timeout: float | None = None) -> JobResult:
+        """Waits until the job is over, and returns its end and its whole output.
+
+        A job that was never started (``failed``) or whose end nobody knows (``lost``) is a result too.
+
+        Args:
+            check: raise unless the command exited with 0 and its output is whole (``result.ok``).
+            timeout: seconds to wait; None: as long as it takes.
+
+        Raises:
+            CommandFailed: only with ``check``; its ``result`` is what would have been returned.
+            JobNotFound: the service does not know the id.
+            DeadlineExceeded: the job is not over after ``timeout`` seconds. It goes on.
+        """
+        joined = Joined()
+        follower = self._follower(joined.encoding, timeout)
+        await self._drain(follower, joined)
+        return self._result(follower, joined, joined.text, check=check)
+
+    async def output_to(
+        self,
+        target: str | os.PathLike[str] | IO[bytes] | TextIO | Callable[[Any], object],
+        *,
+        text: bool = False,
+        check: bool = False,
+        timeout: float | None = None,
+    ) -> JobResult:
+        """Waits as :meth:`result` does, but gives the output away as it comes; none is held in memory.
+
+        Args:
+            target: a path (written anew), an open file (binary or text), or a function that is called with
+                each chunk. Bytes are exact. A file that can seek is right even where output is replaced; for
+                all else see :meth:`stream`.
+            text: call the function with text instead of bytes.
+            check: as in :meth:`result`.
+            timeout: as in :meth:`result`.
+
+        Returns:
+            The result, with an empty ``output``.
+        """
+        if isinstance(target, str | os.PathLike):
+            with opened(target) as file:
+                return await self.output_to(file, check=check, timeout=timeout)
+        sink = sink_for(target, text=text)
+        follower = self._follower(sink.encoding, timeout)
+        await self._drain(follower, sink)
+        return self._result(follower, sink, "", check=check)
+
+    async def cancel(self) -> JobInfo:
+        """Asks for the job to be ended. Answers at once; ``result()`` waits for the end.
+
+        A job that is over already stays as it is, which is no error.
+
+        Raises:
+            JobNotFound: the service does not know the id.
+        """
+        self._info = await self._driver.run(self._calls.cancel(self._id))
+        return self._info
+
+    async def _drain(self, follower: Follower, sink: Sink) -> None:
+        while (piece := await self._driver.run(follower.next())) is not None:
+            await self._driver.settle(sink.take(piece))
+        await self._driver.settle(sink.end())
