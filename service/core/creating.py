@@ -122,17 +122,16 @@ class Creator:
         )
         return await self._core.claims.once(
             order.digest,
-            make=lambda token: self._store.claim(
-                order.digest,
-                token=token,
-                owner=self._core.claims.owner,
-                lease=self._core.claims.lease,
-                body=records.encode(fresh),
-            ),
+            make=lambda token: self._claim(order.digest, token, records.encode(fresh)),
             take=lambda record, token: self._take(record, order, token),
             work=lambda mine: self._make(mine, order),
             wait=self._settings.claim_wait,
         )
+
+    async def _claim(self, digest: str, token: str, body: bytes) -> tuple[bool, Record]:
+        claims = self._core.claims
+        made = await self._store.claim(digest, token=token, owner=claims.owner, lease=claims.lease, body=body)
+        return made.done, made.record
 
     async def _take(self, record: Record, order: Order, token: str) -> tuple[bool, Record | None] | None:
         """Take over what may be taken over: (ours, as it is now). None: it stands, wait for it or replay it."""
@@ -178,7 +177,7 @@ class Creator:
             with contextlib.suppress(EngineError):
                 found = await self._find(order.digest, claim)
                 if found is not None:
-                    return await self._done(mine, order, claim, found)
+                    return await self._done(mine, order, claim, found, adopted=True)
         try:
             await self._core.quotas.take_sandbox(order.tenant, order.digest)
         except errors.QuotaExceeded as error:
@@ -210,7 +209,7 @@ class Creator:
                 if oldest is not None and oldest.id != made.id:
                     claim = msgspec.structs.replace(claim, given_up=[*claim.given_up, mine.attempt])
                     made = oldest
-        return await self._done(mine, order, claim, made)
+        return await self._done(mine, order, claim, made, adopted=mine.attempt > 1)
 
     async def _find(self, digest: str, claim: SandboxClaim) -> SandboxInfo | None:
         """The oldest live sandbox of this digest; each item is checked here, whatever the engine's filter did."""
@@ -245,7 +244,9 @@ class Creator:
                     return found
         return None
 
-    async def _done(self, mine: Record, order: Order, claim: SandboxClaim, info: SandboxInfo) -> Record | None:
+    async def _done(
+        self, mine: Record, order: Order, claim: SandboxClaim, info: SandboxInfo, *, adopted: bool
+    ) -> Record | None:
         remembered = SandboxRecord(
             tenant=order.tenant,
             owner=order.owner,
@@ -256,6 +257,7 @@ class Creator:
             created_at=info.created_at,
             expires_at=info.expires_at,
             asked_until=info.expires_at,
+            found=adopted,
         )
         await self._core.claims.persist(lambda: self._core.sandbox_records.remember(info.id, remembered))
         await pauses.reach(pauses.BEFORE_SETTLE)

@@ -128,6 +128,8 @@ class SandboxRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """The caller's own expiry, by create or renewal; None in records of older releases."""
     ready: bool = False
     deleted: bool = False
+    found: bool = False
+    """Found at the engine: what happened in it before is not known to this Redis. Else all of it is."""
 
 
 _job_decoder = msgspec.json.Decoder(JobBody)

@@ -126,6 +126,7 @@ class Sandboxes:
             created_at=info.created_at,
             expires_at=info.expires_at,
             asked_until=info.expires_at,
+            found=True,
         )
         await self._records.remember(sandbox_id, record)
         return record

@@ -60,6 +60,15 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: SandboxRecord
     seen: Record | None
     """What stood under the key when the request came."""
+    own: set[str] = msgspec.field(default_factory=set)
+    """Tokens of this request's claims whose command can be no other request's."""
+
+    @property
+    def first(self) -> bool:
+        """No other request can have had its key: it was made for this one, or this Redis has all that ever happened in
+        the sandbox, and no claim of the key.
+        """
+        return not self.keyed or (self.seen is None and not self.sandbox.found)
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +163,7 @@ class Submitter:
 
         async def make(token: str) -> tuple[bool, Record]:
             nonlocal reading
-            prepare = self._prepare(order.command_id, 1, order.body, keyed=order.keyed)
+            prepare = self._prepare(order.command_id, 1, order.body, first=order.first)
             reading = self._core.tasks.start(prepare, f"prepare {order.command_id}", told=False)
             return await self._make(order, token, reading)
 
@@ -185,7 +194,7 @@ class Submitter:
         if prepared is not None and dispatched:
             await pauses.reach(pauses.BEFORE_DISPATCH)
             body = msgspec.structs.replace(body, boot=prepared.mark, dispatched_at=await self._store.now() / 1000)
-        return await self._store.claim(
+        made = await self._store.claim(
             order.command_id,
             token=token,
             owner=claims.owner,
@@ -195,19 +204,22 @@ class Submitter:
             tenant=body.tenant,
             dispatched=dispatched,
         )
+        if made.done and order.first and (made.sandbox_known or not order.keyed):
+            order.own.add(token)
+        return made.done, made.record
 
     def answers(self, record: Record, order: Order) -> bool:
         """Whether the record as it stands answers this very request.
 
         After Redis was emptied, a record may say one request and follow the run of another until the first look has
-        read the fence: until then an accepted command is no answer, and a differing fingerprint proves nothing. A
-        damaged fence does not tell what its request was. Where nothing ran there is nothing to tell apart. Raises
-        ``IdempotencyKeyReused`` where the run is known to be another's.
+        read the fence: until then an accepted command is no answer, unless it can be nobody else's (``Order.own``), and
+        a differing fingerprint proves nothing. A damaged fence does not tell what its request was. Where nothing ran
+        there is nothing to tell apart. Raises ``IdempotencyKeyReused`` where the run is known to be another's.
         """
         if record.state.failed:
             return True
         if self._prints_match(record, order):
-            return record.state is not ClaimState.ACCEPTED or not order.keyed
+            return record.state is not ClaimState.ACCEPTED or record.token in order.own
         if not record.state.confirmed:
             return False
         self._core.telemetry.claim("job", "conflict")
@@ -357,12 +369,13 @@ class Submitter:
                 )
             return await self.unclear(mine, body)
 
-    async def _prepare(self, id: str, attempt: int, body: JobBody, *, keyed: bool = True) -> Prepared:
-        """Read what the attempt must know: its surroundings, and meanwhile the fence of an earlier request.
+    async def _prepare(self, id: str, attempt: int, body: JobBody, *, first: bool = False) -> Prepared:
+        """Read what the attempt must know: its surroundings; meanwhile, unless it is the first of its key, the fence of
+        an earlier request.
 
         Raises ``EngineError``, ``SandboxNotRunning``.
         """
-        if not keyed:
+        if first:
             return Prepared(around=await self._surroundings(body.sandbox_id))
         around, earlier = await asyncio.gather(
             self._surroundings(body.sandbox_id), self._earlier(token_of(id, attempt), body)

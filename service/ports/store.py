@@ -7,7 +7,7 @@ raise ``service.errors.StoreUnavailable``: then nothing is known to have been wr
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -53,6 +53,15 @@ class Appended(msgspec.Struct, frozen=True):
 
     offset: int
     data: bytes
+
+
+class Claimed(NamedTuple):
+    """What came of making a claim."""
+
+    done: bool
+    record: Record
+    sandbox_known: bool
+    """The sandbox of the job was remembered in that very moment."""
 
 
 class JobRow(msgspec.Struct, frozen=True):
@@ -104,7 +113,7 @@ class Store(Protocol):
         request: bytes = b"",
         tenant: str | None = None,
         dispatched: bool = False,
-    ) -> tuple[bool, Record]:
+    ) -> Claimed:
         """Make the claim where there is none (``SET NX``), CLAIMED or, where it is ``dispatched``, DISPATCHED.
 
         Epoch 1, attempt 1. A record in that state whose token is ``token`` is our own resent write: done. ``request``

@@ -5,11 +5,12 @@ from typing import Any
 
 from service.core.states import ClaimState
 from service.errors import StoreUnavailable
-from service.ports.store import Appended, Record, Unreadable
+from service.ports.store import Appended, Claimed, Record, Unreadable
 from service.store import keys, packing
 from service.store.base import Part, call, expiry_ms, ms
 from service.store.kept import Kept
 from service.store.record import parse, unreadable, word
+from service.store.scripts import Call
 
 _DONE = 1
 _UNREADABLE = -1
@@ -70,15 +71,17 @@ class Claims(Kept, Part):
         request: bytes = b"",
         tenant: str | None = None,
         dispatched: bool = False,
-    ) -> tuple[bool, Record]:
+    ) -> Claimed:
         """Make the claim where there is none."""
         kept = await packing.pack(request)
         who = (word("token", token), word("owner", owner))
         state = ClaimState.DISPATCHED if dispatched else ClaimState.CLAIMED
         what = (ms(lease), body, kept, state.value, self._horizon)
-        done, record = await self._move("claim", id, *who, *what, tenant=tenant, acknowledge=True)
+        step = self._step("claim", id, *who, *what, tenant=tenant, more=(keys.sandbox(keys.sandbox_of(id)),))
+        *answer, known = await self._link.script(step, acknowledge=True)
+        done, record = self._answer(id, answer)
         assert record is not None
-        return done, record
+        return Claimed(done, record, bool(known))
 
     async def take_over(self, seen: Record, *, token: str, owner: str, lease: float) -> tuple[bool, Record | None]:
         """Become the owner of a CLAIMED claim whose lease ran out."""
@@ -187,11 +190,16 @@ class Claims(Kept, Part):
     async def _move(
         self, name: str, id: str, *args: bytes | str | int, tenant: str | None = None, acknowledge: bool = False
     ) -> tuple[bool, Record | None]:
+        step = self._step(name, id, *args, tenant=tenant)
+        return self._answer(id, await self._link.script(step, acknowledge=acknowledge))
+
+    def _step(
+        self, name: str, id: str, *args: bytes | str | int, tenant: str | None = None, more: tuple[str, ...] = ()
+    ) -> Call:
         """``tenant``: whose lists a job is put on besides."""
         lists = () if tenant is None else keys.lists(tenant, id)
         unfinished = 0 if keys.is_job(id) else ms(self._retention + _UNFINISHED)
-        step = call(name, (*keys.of_claim(id), *lists), id, *args, unfinished)
-        return self._answer(id, await self._link.script(step, acknowledge=acknowledge))
+        return call(name, (*keys.of_claim(id), *lists, *more), id, *args, unfinished)
 
     async def _final_output(self, id: str, append: Appended | None, *, kept: bool) -> bytes:
         """What is kept, with ``append``, in its last form. ``kept``: there may be something.

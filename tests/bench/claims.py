@@ -41,7 +41,7 @@ async def _claims(url: str) -> float:
     async def one() -> None:
         nonlocal count
         while time.perf_counter() < end:
-            made, _ = await store.claim(secrets.token_hex(16), token="t" * 32, owner="o" * 16, lease=15, body=BODY)
+            made, _, _ = await store.claim(secrets.token_hex(16), token="t" * 32, owner="o" * 16, lease=15, body=BODY)
             assert made
             count += 1
 

@@ -7,7 +7,6 @@ memory lies, how they hash), so what is shown is how that comparison moves from 
 """
 
 import asyncio
-import secrets
 import statistics
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -60,24 +59,26 @@ class Shelf:
         await asyncio.to_thread(self._copy, size - len(self.ids))
 
     def _copy(self, count: int) -> None:
-        whole = keys.of_claim(self.ids[0])
+        whole = keys.of_claim(self.ids[0])[:4]
         dumps = [self._client.dump(name) for name in whole]
         lifetime = 80_000_000
-        lists = (keys.jobs("default"), keys.jobs("default", self._sandbox.id))
+        lists = keys.lists("default", self.ids[0])
+        times, sizes = keys.outputs(self.ids[0])
+        output = keys.output(self.ids[0])
         newest = int(self._client.zscore(lists[0], self.ids[0]) or 0)
-        size = int(self._client.hget(keys.OUTPUTS[1], self.ids[0]) or 0)
+        size = int(self._client.hget(sizes, output) or 0)
         for start in range(0, count, BATCH):
             pipe = self._client.pipeline(transaction=False)
             for number in range(start, min(start + BATCH, count)):
-                id = identity.command_id(self._sandbox.id, secrets.token_hex(16))
-                for name, dump in zip(keys.of_claim(id), dumps, strict=True):
+                id = identity.command_id(self._sandbox.id, identity.job_ref(None))
+                for name, dump in zip(keys.of_claim(id)[:4], dumps, strict=True):
                     if dump is not None:
                         pipe.restore(name, lifetime, dump)
                 for listed in lists:
                     pipe.zadd(listed, {id: newest - number})
-                pipe.zadd(keys.OUTPUTS[0], {id: newest - number})
-                pipe.hset(keys.OUTPUTS[1], id, str(size))
-                pipe.hincrby(keys.OUTPUTS[1], "", size)
+                pipe.zadd(times, {keys.output(id): newest - number})
+                pipe.hset(sizes, keys.output(id), str(size))
+                pipe.hincrby(sizes, "", size)
                 self.ids.append(id)
             pipe.execute()
 

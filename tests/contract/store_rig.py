@@ -92,7 +92,7 @@ class StoreRig:
     async def claimed(self, id: str = JOB, **fields: Any) -> Record:
         """A fresh claim of ours."""
         given: dict[str, Any] = {"token": new_token(), "owner": "replica", "lease": LEASE, "body": BODY}
-        done, record = await self.store.claim(id, **(given | fields))
+        done, record, _ = await self.store.claim(id, **(given | fields))
         assert done
         return record
 

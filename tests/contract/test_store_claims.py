@@ -13,7 +13,7 @@ S = ClaimState
 
 
 async def test_a_claim_is_made_once_and_shows_itself_to_the_next(rig: StoreRig) -> None:
-    done, record = await rig.store.claim(JOB, token="a", owner="replica-1", lease=15, body=BODY)
+    done, record, _ = await rig.store.claim(JOB, token="a", owner="replica-1", lease=15, body=BODY)
 
     assert done
     assert record == Record(
@@ -22,7 +22,7 @@ async def test_a_claim_is_made_once_and_shows_itself_to_the_next(rig: StoreRig) 
     )  # fmt: skip
     assert not record.lease_expired
 
-    again, met = await rig.store.claim(JOB, token="b", owner="replica-2", lease=15, body=b"other")
+    again, met, _ = await rig.store.claim(JOB, token="b", owner="replica-2", lease=15, body=b"other")
     assert not again
     assert (met.token, met.owner, met.body, met.revision) == ("a", "replica-1", BODY, 1)
 
@@ -31,13 +31,13 @@ async def test_of_many_at_once_one_gets_the_claim(rig: StoreRig) -> None:
     tries = [rig.store.claim(JOB, token=f"t{n}", owner=f"r{n}", lease=15, body=b"%d" % n) for n in range(50)]
     answers = await asyncio.gather(*tries)
 
-    assert sum(done for done, _ in answers) == 1
-    assert len({record.token for _, record in answers}) == 1
+    assert sum(claimed.done for claimed in answers) == 1
+    assert len({claimed.record.token for claimed in answers}) == 1
 
 
 async def test_our_own_claim_sent_again_is_ours(rig: StoreRig) -> None:
-    _, first = await rig.store.claim(JOB, token="a", owner="r", lease=15, body=BODY, request=b"asked")
-    done, second = await rig.store.claim(JOB, token="a", owner="r", lease=15, body=BODY, request=b"asked")
+    _, first, _ = await rig.store.claim(JOB, token="a", owner="r", lease=15, body=BODY, request=b"asked")
+    done, second, _ = await rig.store.claim(JOB, token="a", owner="r", lease=15, body=BODY, request=b"asked")
 
     assert done
     assert (second.epoch, second.attempt, second.body) == (1, 1, BODY)
@@ -48,7 +48,7 @@ async def test_our_own_claim_sent_again_is_ours(rig: StoreRig) -> None:
 async def test_our_own_token_on_a_claim_that_went_on_is_no_claim(rig: StoreRig) -> None:
     mine = await rig.claimed(token="a")
     await rig.walk(mine, S.DISPATCHED)
-    done, record = await rig.store.claim(JOB, token="a", owner="replica", lease=15, body=BODY)
+    done, record, _ = await rig.store.claim(JOB, token="a", owner="replica", lease=15, body=BODY)
     assert not done
     assert record.state is S.DISPATCHED
 
@@ -60,7 +60,7 @@ async def test_a_claim_that_is_dispatched_in_one_write_is_ours_when_it_is_sent_a
     mine = await rig.claimed(token="a", dispatched=True, request=b"asked")
     assert (mine.state, mine.epoch, mine.attempt) == (S.DISPATCHED, 1, 1)
     again = {"owner": "replica", "lease": LEASE, "body": BODY, "dispatched": True}
-    done, record = await rig.store.claim(JOB, token="a", **again)  # type: ignore[arg-type]
+    done, record, _ = await rig.store.claim(JOB, token="a", **again)  # type: ignore[arg-type]
     assert done
     assert (record.state, record.epoch) == (S.DISPATCHED, 1)
     assert not (await rig.store.claim(JOB, token="b", **again))[0]  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ async def test_a_finished_job_is_listed_but_not_active(rig: StoreRig) -> None:
 async def test_a_replay_lists_nothing_again(rig: StoreRig) -> None:
     await _list_jobs(rig, A)
     await rig.follow(await rig.record(A), ClaimState.CLOSED)
-    done, _ = await rig.store.claim(A, token=new_token(), owner="r", lease=LEASE, body=b"", tenant=TENANT)
+    done, _, _ = await rig.store.claim(A, token=new_token(), owner="r", lease=LEASE, body=b"", tenant=TENANT)
     assert not done
     assert await rig.store.active_of(SANDBOX) == []
     assert await rig.store.active_count() == 0

@@ -108,7 +108,7 @@ class Claims(RuleBasedStateMachine):
     def somebody_asks(self, dispatched: bool) -> None:
         token = new_token()
         tenant = "t" if self.id == JOB else None
-        done, now = self.run(
+        done, now, _ = self.run(
             self.store.claim(
                 self.id, token=token, owner="r", lease=LEASE, body=b"", tenant=tenant, dispatched=dispatched
             )

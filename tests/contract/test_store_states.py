@@ -18,10 +18,14 @@ ABSENT = Record(
 )  # fmt: skip
 """What somebody remembers of a claim that is gone."""
 
+
+async def _claim(rig: StoreRig, seen: Record, to: S) -> tuple[bool, Record]:
+    how = {"owner": "r", "lease": LEASE, "body": b"", "dispatched": to is S.DISPATCHED}
+    return (await rig.store.claim(seen.id, token=new_token(), **how))[:2]  # type: ignore[arg-type]
+
+
 TRIES: dict[str, Try] = {
-    "claim": lambda rig, seen, to: rig.store.claim(
-        seen.id, token=new_token(), owner="r", lease=LEASE, body=b"", dispatched=to is S.DISPATCHED
-    ),
+    "claim": _claim,
     "take_over": lambda rig, seen, _: rig.store.take_over(seen, token=new_token(), owner="r", lease=LEASE),
     "renew": lambda rig, seen, _: rig.store.renew(seen, lease=LEASE),
     "release": lambda rig, seen, _: rig.store.release(seen),

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from service.core import background, following, identity, records
+from service.core import background, identity, records
 from service.core.app import Core
 from service.core.records import RESERVED, SandboxClaim
 from service.core.states import ClaimState
@@ -21,18 +21,15 @@ from tests.support.redis_server import RedisServer
 pytestmark = pytest.mark.integration
 
 
-async def test_a_job_whose_index_was_lost_is_listed_again_by_whoever_looks(
-    here: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_whose_lists_were_lost_is_listed_again_by_whoever_looks(here: Rig) -> None:
     core = await here.replica()
     box = await here.sandbox(core)
     id = await submit(core, box, "sleep 60")
     await core.follower.look(id)
-    await core.store.end_look(id, sandbox_id=box)
+    for name, command in ((keys.looks(id), "ZREM"), (keys.active(box), "SREM")):
+        await core.store._link.command(command, name, id)  # type: ignore[attr-defined]
     assert await core.store.active_of(box) == []
 
-    monkeypatch.setattr(following, "NEGLECTED", 0.0)
-    await asyncio.sleep(0.05)  # time passes since the last look
     await core.follower.look(id)
 
     assert await core.store.active_of(box) == [id]
@@ -140,11 +137,13 @@ async def test_a_message_of_somebody_else_s_ends_no_subscription(
 
 async def test_an_entry_that_is_no_id_holds_up_no_other(core: Core, box: str, redis_server: RedisServer) -> None:
     foreign = b"\xff\xfe"
+    shard = keys.shard(box)
+    chores, jobs = keys.chores("fences", shard), keys.jobs("default", shard)
     with redis_server.client() as client:
-        for key in [*keys.LOOKS, keys.chores("fences"), keys.jobs("default"), keys.OUTPUTS[0]]:
+        for key in [*keys.LOOKS, chores, jobs, keys.OUTPUTS[shard][0]]:
             client.zadd(key, {foreign: 1})
-        client.zadd(keys.jobs("default"), {b"cmd_far": "inf"})
-        client.zadd(keys.chores("fences"), {f"{identity.command_id(box, 'f' * 32)} \u00b2": 1, "cmd_x": 1})
+        client.zadd(jobs, {b"cmd_far": "inf"})
+        client.zadd(chores, {f"{identity.command_id(box, 'A' * 22)} \u00b2": 1, "cmd_x": 1})
         client.sadd(keys.active(box), foreign)
         id = await submit(core, box, "echo said")
         page, text = await follow(core, id)
@@ -154,7 +153,7 @@ async def test_an_entry_that_is_no_id_holds_up_no_other(core: Core, box: str, re
         )
         assert [job.command_id for job in listed.items] == [id]
         await core.sweeper.round()
-        assert client.zscore(keys.chores("fences"), "cmd_x") is None, "what can never be done is dropped"
+        assert client.zscore(chores, "cmd_x") is None, "what can never be done is dropped"
         await core.sandboxes.delete("default", box)
     assert core.background._failures == {}
 
@@ -230,7 +229,7 @@ async def claimed(core: Core) -> str:
     """The digest of a claim that gave its first attempt up."""
     digest = "d" * 32
     claim = SandboxClaim(tenant="t", fingerprint="f", generation="g", given_up=[1], sandbox_id="kept")
-    _, mine = await core.store.claim(digest, token="t", owner="o", lease=60, body=records.encode(claim))
+    _, mine, _ = await core.store.claim(digest, token="t", owner="o", lease=60, body=records.encode(claim))
     await core.store.settle(mine, ClaimState.DONE, body=records.encode(claim), ttl=60)
     return digest
 

@@ -51,7 +51,7 @@ def looked_at_when_over(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look at each command comes when it is over."""
     confirm = core.reconciler.confirm
 
-    async def late(record: Record, body: JobBody) -> Record:
+    async def late(record: Record, body: JobBody) -> Record | JobBody:
         assert body.engine_id is not None
         while (await core.engine.status(body.sandbox_id, body.engine_id)).running:
             await asyncio.sleep(0.05)
@@ -397,7 +397,7 @@ async def follow_later(core: Core, id: str) -> tuple[Any, str]:
 async def test_what_was_reopened_as_the_grace_ended_is_given_back(core: Core, box: str) -> None:
     body = JobBody(tenant="default", sandbox_id=box, fingerprint="x", command="", timeout=1, submitted_at=0.0)
     id = identity.command_id(box, identity.job_ref(identity.job_digest("default", box, "key")))
-    ours, mine = await core.store.claim(
+    ours, mine, _ = await core.store.claim(
         id, token=identity.random_token(), owner="me", lease=60.0, body=records.encode(body), request=b"{}"
     )
     assert ours

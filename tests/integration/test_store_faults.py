@@ -66,7 +66,7 @@ async def _recovered(store: RedisStore) -> None:
 
 
 async def _claim(store: RedisStore, token: str, id: str = JOB) -> bool:
-    done, _ = await store.claim(id, token=token, owner="replica", lease=LEASE, body=b"")
+    done, _, _ = await store.claim(id, token=token, owner="replica", lease=LEASE, body=b"")
     return done
 
 
@@ -96,7 +96,7 @@ async def test_a_claim_whose_reply_was_lost_is_sent_once_and_known_as_ours_after
 async def test_a_dispatch_whose_reply_was_lost_is_not_done_twice(network: TcpProxy, opened: Opener) -> None:
     store = opened(network)
     await StoreRig(store).running("cmd_other")
-    _, mine = await store.claim(JOB, token="t", owner="r", lease=LEASE, body=b"")
+    _, mine, _ = await store.claim(JOB, token="t", owner="r", lease=LEASE, body=b"")
     network.plan.reply = Fault(Action.RESET, when=b"on-its-way", side=Side.CLIENT)
     with pytest.raises(StoreUnavailable):
         await store.dispatch(mine, lease=LEASE, body=b"on-its-way")
@@ -168,8 +168,7 @@ async def test_a_full_redis_takes_all_of_a_step_or_nothing(start_redis: RedisSta
     for work in (
         _claim(rig.store, "t", "cmd_other"),
         rig.store.advance(record_now, S.RUNNING, body=b"big", append=Appended(4, b"more")),
-        rig.store.advance(record_now, S.CLOSED, body=b"big", ttl=9.0),
-        rig.store.index_job("cmd_other", tenant="t", sandbox_id="s", look_in=1.0),
+        rig.store.finish(record_now, S.CLOSED, body=b"big", ttl=9.0),
         rig.store.wish_cancel(JOB),
     ):
         with pytest.raises(StoreUnavailable, match="out of memory"):

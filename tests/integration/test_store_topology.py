@@ -52,7 +52,7 @@ async def pair(start_redis: RedisStarter) -> tuple[RedisServer, RedisServer]:
 
 
 async def _claim(store: RedisStore, token: str, id: str = JOB) -> bool:
-    done, _ = await store.claim(id, token=token, owner="replica", lease=LEASE, body=b"")
+    done, _, _ = await store.claim(id, token=token, owner="replica", lease=LEASE, body=b"")
     return done
 
 
@@ -189,7 +189,7 @@ async def test_a_slot_that_moved_is_followed(opened: Opener, tmp_path: Path) -> 
                     client.execute_command("CLUSTER SETSLOT", slot, "NODE", target_id)
         answers = await asyncio.gather(*(rig.store.get(JOB) for _ in range(20)))
         assert {answer.revision for answer in answers if answer} == {record.revision}
-        assert (await rig.store.advance(record, S.CLOSED, body=b"", ttl=9.0))[0]
+        assert (await rig.store.finish(record, S.CLOSED, body=b"", ttl=9.0))[0]
         assert await rig.store.request(JOB) == b"asked"
 
 

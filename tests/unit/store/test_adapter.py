@@ -23,6 +23,6 @@ async def test_each_store_in_the_process_is_one_of_its_own() -> None:
 
 async def test_replicas_are_not_waited_for_in_the_process() -> None:
     store = open_store("memory://", retention=9.0, record_output=9, claim_replicas=2)
-    done, _ = await store.claim("cmd_a", token="t", owner="o", lease=9.0, body=b"")
+    done, _, _ = await store.claim("cmd_a", token="t", owner="o", lease=9.0, body=b"")
     assert done
     await store.close()
