@@ -41,7 +41,6 @@ one that the caller exports, and would reach the caller's command changed.
 With a number behind it, it carries a startup variable, ``name=value``.
 """
 
-
 MESSAGE_LIFETIME = 3600
 """Seconds after which no copy of a submission can still arrive; far above every deadline on its way."""
 
