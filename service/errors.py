@@ -7,7 +7,8 @@ request again can help (``retryable``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import msgspec
@@ -27,6 +28,8 @@ class OnceboxError(Exception):
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Something went wrong"
     retryable: bool = False
+    replayed: bool = False
+    """On the server: another request with the same key made this answer."""
 
     def __init__(
         self,
@@ -52,6 +55,16 @@ class OnceboxError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.detail,), self.__dict__)
+
+
+@contextmanager
+def replaying(replayed: bool) -> Iterator[None]:
+    """Where ``replayed``, errors that are raised inside are other requests' answers, and say so."""
+    try:
+        yield
+    except OnceboxError as error:
+        error.replayed = replayed
+        raise
 
 
 class Internal(OnceboxError):

@@ -22,7 +22,7 @@ from service.api.logs import configure_logging
 from service.app import build_core, create_app
 from service.embedded import EngineDidNotStart
 from service.observability import Observability
-from service.server.connections import Connections, raise_descriptors
+from service.server.connections import ABORT_SECONDS, Connections, raise_descriptors
 from service.settings import Settings
 from service.tenants import Tenants, tenants_of
 
@@ -157,7 +157,7 @@ class Replica:
 
     async def _shut_down(self, grace: float) -> None:
         try:
-            async with asyncio.timeout(grace + CLOSING_SECONDS):
+            async with asyncio.timeout(grace + CLOSING_SECONDS - ABORT_SECONDS):
                 await self.core.shutdown(grace)
                 await self.observability.close()
         except TimeoutError:

@@ -54,6 +54,7 @@ async def get(call: Call, query: JobQuery) -> ASGIApp:
         call.command_id,
         cursor=given(query.cursor),
         limit=query.limit,
+        wait=0,
         timeout=query.timeout or None,
         encoding=query.encoding,
         full=query.full,

@@ -166,11 +166,12 @@ def _responses(endpoint: routes.Endpoint[Any], schemas: dict[str, Any]) -> dict[
         )
     if endpoint.makes:
         for response in responses.values():
-            response["headers"] = {"Idempotency-Key": _header("The key in force: the caller's, or one made for it.")}
-        good = responses[str(endpoint.status)]["headers"]
-        good["Idempotent-Replayed"] = _header("`true` where this very request did not make the answer.")
+            response["headers"] = {
+                "Idempotency-Key": _header("The key in force: the caller's, or one made for it."),
+                "Idempotent-Replayed": _header("`true` where this very request did not make the answer."),
+            }
         if endpoint.status != HTTPStatus.OK:
-            good["Location"] = _header("Where what was made is found.")
+            responses[str(endpoint.status)]["headers"]["Location"] = _header("Where what was made is found.")
     return responses
 
 

@@ -41,6 +41,8 @@ def problem_response(error: OnceboxError, *, key_sent: bool = True) -> Response:
     response = Response(msgspec.json.encode(shown), status_code=error.status, media_type=PROBLEM_JSON)
     if error.retry_after is not None or shown.retryable:
         response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 0)))
+    if error.replayed:
+        response.headers["Idempotent-Replayed"] = "true"
     if isinstance(error, Unauthenticated):
         response.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, RangeNotSatisfiable) and error.size is not None:

@@ -106,8 +106,10 @@ class Execs:
         """
         order = await self._order(tenant, request, key)
         record, replayed = await self._core.submitter.settle(order, self.send_alone)
-        record = await self._over(order, record)
-        return Answer(await self._result(order, record, request.encoding or Encoding.UTF8, share), replayed, order.key)
+        with errors.replaying(replayed):
+            record = await self._over(order, record)
+            result = await self._result(order, record, request.encoding or Encoding.UTF8, share)
+        return Answer(result, replayed, order.key)
 
     async def stream(
         self, tenant: str, request: Exec, key: str | None, *, share: Share = UNBOUNDED
@@ -124,7 +126,8 @@ class Execs:
             record, replayed = await self._core.submitter.settle(
                 order, lambda mine, body, spec: self._send(mine, body, spec, listener)
             )
-            record = await self._core.jobs.found_out(record, keyed=order.keyed)
+            with errors.replaying(replayed):
+                record = await self._core.jobs.found_out(record, keyed=order.keyed)
             yield ExecEvent("start", ExecStart(command_id=record.id), replayed)
             over = self._core.tasks.start(self._over(order, record), f"result {record.id}")
             async for event in self._live(listener, over):

@@ -65,7 +65,8 @@ class Jobs:
         submitter = self._core.submitter
         order = await submitter.order(tenant, request, key, timeout=request.timeout or DEFAULT_TIMEOUT)
         record, replayed = await submitter.settle(order, submitter.send_job)
-        record = await self.found_out(record, keyed=order.keyed)
+        with errors.replaying(replayed):
+            record = await self.found_out(record, keyed=order.keyed)
         return Answer(records.job_view(record), replayed, order.key)
 
     async def found_out(self, record: Record, *, keyed: bool) -> Record:

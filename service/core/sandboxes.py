@@ -67,14 +67,15 @@ class Sandboxes:
         claim = records.claim_body(record)
         if record.state is ClaimState.DONE and claim.sandbox_id is not None:
             return Answer(await self._shown_when_ready(order.tenant, claim.sandbox_id, wait), replayed, order.key)
-        if record.state.failed and claim.failure is not None:
-            raise claim.failure.exception()
-        if record.state is ClaimState.UNKNOWN:
-            raise errors.OutcomeUnknown(
-                "The engine did not say whether it made the sandbox; the next try looks for it again.",
-                retry_after=2,
-                retryable=not order.new_key,
-            )
+        with errors.replaying(replayed):
+            if record.state.failed and claim.failure is not None:
+                raise claim.failure.exception()
+            if record.state is ClaimState.UNKNOWN:
+                raise errors.OutcomeUnknown(
+                    "The engine did not say whether it made the sandbox; the next try looks for it again.",
+                    retry_after=2,
+                    retryable=not order.new_key,
+                )
         raise errors.IdempotencyInProgress("The sandbox of this key is still being created.", retry_after=2)
 
     # -- whose it is

@@ -43,6 +43,8 @@ KEEP_ALIVE_SECONDS = 75
 LINGER_SECONDS = 2.0
 """For the caller to read the last answer and close, before a connection on which it still sends is closed: what is not
 read when that happens makes the kernel take the answer back."""
+ABORT_SECONDS = 2.0
+"""For work that was cancelled to end."""
 HEAD_BYTES = 32 * 1024
 """Of a request's line and headers."""
 MAX_CONNECTIONS = 10_000
@@ -131,13 +133,13 @@ class Connections:
         await self.abort()
 
     async def abort(self) -> None:
-        """End everything at once; again is fine."""
+        """End everything at once; again is fine. What does not end when it is cancelled holds nobody up."""
         self._pause()
         self._listener.close()
-        tasks = list(self._tasks)
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=ABORT_SECONDS)
 
     # -- called by connections
 
@@ -171,11 +173,10 @@ class Connections:
             self._loop.remove_reader(self._listener.fileno())
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
-            if len(self._tasks) >= self.limit:
-                self._full.say("%d connections, the most that there may be: others wait", self.limit)
-                self._make_room()
-                return
+        if len(self._tasks) >= self.limit:
+            self._full.say("%d connections, the most that there may be: others wait", self.limit)
+            self._make_room()
+        for _ in range(min(ACCEPTED_AT_ONCE, self.limit - len(self._tasks))):
             try:
                 accepted, address = self._listener.accept()
             except OSError as error:

@@ -11,6 +11,7 @@ import yaml  # type: ignore[import-untyped]
 
 from service import serve, settings
 from service.api.waiting import SIGN_OF_LIFE_SECONDS
+from service.server.connections import KEEP_ALIVE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -157,8 +158,8 @@ def test_the_balancer_knows_every_replica_and_closes_connections_before_they_do(
     named = {value for name, value in variables.items() if name.startswith("REPLICA_")}
     assert named == {f"{name}:8700" for name in REPLICAS}
     assert set(re.findall(r'"\$\{(\w+)\}"', HAPROXY)) == set(variables)
-    assert timeout("http-keep-alive") < serve.KEEP_ALIVE_SECONDS
-    assert timeout("client") < serve.KEEP_ALIVE_SECONDS
+    assert timeout("http-keep-alive") < KEEP_ALIVE_SECONDS
+    assert timeout("client") < KEEP_ALIVE_SECONDS
 
 
 def test_the_balancers_patience_is_short_but_longer_than_the_time_between_two_signs_of_life() -> None:

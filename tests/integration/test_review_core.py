@@ -133,8 +133,12 @@ async def test_a_delete_records_what_a_running_exec_has_printed(core: Core, othe
     await eventually(listed)
     await asyncio.sleep(0.3)
     await other.sandboxes.delete("default", box)
-    with pytest.raises(errors.OutcomeUnknown):
+    with pytest.raises(errors.OutcomeUnknown) as first:
         await running
+    assert not first.value.replayed
+    with pytest.raises(errors.OutcomeUnknown) as again:
+        await other.execs.run("default", request, "key")
+    assert again.value.replayed
     shown = (await other.jobs.get("default", ids[0])).whole()
     assert isinstance(shown, ExecJobOutput)
     assert (shown.state, shown.stdout, shown.stderr) == (JobState.LOST, "said\n", "complained\n")

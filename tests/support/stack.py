@@ -108,6 +108,8 @@ class Stack:
     ) -> None:
         self.folder = folder
         self.engine_key = secrets.token_urlsafe(24)
+        # Not every balancer says that it is one: without a token callers would come from loopback, as scrapes do.
+        self.metrics_token = secrets.token_urlsafe(24)
         self.port = port or free_port()
         self.url = f"http://{LOOPBACK}:{self.port}"
         self.redis = RedisServer(
@@ -197,6 +199,7 @@ class Stack:
             "ONCEBOX_ENGINE_URL": self.engine_url,
             "ONCEBOX_ENGINE_API_KEY": self.engine_key,
             "ONCEBOX_VOLUME": f"host:{self.volume_root}",
+            "ONCEBOX_METRICS_TOKEN": self.metrics_token,
             **settings,
         }
         return self._service(name, [BIN / "oncebox", "serve", *words], env, f"http://{LOOPBACK}:{port}/readyz")
@@ -229,6 +232,7 @@ def lines(stack: Stack) -> Iterator[str]:
         yield f"  {replica.name:9} {stack.replica_url(number)}  pid {replica.process.pid}"
     yield f"  {'engine':9} {stack.engine_url}  pid {stack.engine.process.pid}  isolation: {stack.isolation}"
     yield f"  {'redis':9} {stack.redis.url}  pid {stack.redis.process.pid}  AOF"
+    yield f"  metrics   of each replica at /metrics, for the bearer {stack.metrics_token}"
     yield f"  logs      {stack.folder / 'processes'}"
     yield ""
     yield "Try, in another terminal:"

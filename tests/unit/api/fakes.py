@@ -47,7 +47,7 @@ class FakeCore:
     replayed: bool = False
     reasons: list[str] = field(default_factory=list)
     pending: asyncio.Event | None = None
-    """A long poll answers when it is set."""
+    """A long poll and an exec answer when it is set."""
     poll_cancelled: bool = False
     events_script: list[Event | Exception | asyncio.Event] = field(default_factory=list)
     events_closed: bool = False
@@ -146,7 +146,7 @@ class _Jobs:
 
     async def get(self, tenant: str, command_id: str, *, share: Share, **asked: Any) -> OutputPage:
         self.core.note("get", tenant=tenant, command_id=command_id, **asked)
-        if self.core.pending is not None and asked.get("wait"):
+        if self.core.pending is not None and asked["wait"]:
             try:
                 await self.core.pending.wait()
             except asyncio.CancelledError:
@@ -193,6 +193,8 @@ class _Execs:
 
     async def run(self, tenant: str, request: Exec, key: str | None, *, share: Share) -> Answer[ExecResult]:
         self.core.note("run", tenant=tenant, request=request, key=key)
+        if self.core.pending is not None:
+            await self.core.pending.wait()
         return Answer(RESULT, self.core.replayed, key or "")
 
     async def stream(self, tenant: str, request: Exec, key: str | None, *, share: Share) -> AsyncIterator[ExecEvent]:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from service import errors
-from service.api import middleware
+from service.api import execs, middleware
 from service.settings import Settings, SettingsError
 from tests.unit.api.fakes import Connection, FakeCore, ask, post
 
@@ -205,16 +205,45 @@ async def test_probes_leave_no_lines_unless_they_fail(caplog: pytest.LogCaptureF
 # -- callers who left
 
 
-async def test_a_long_poll_ends_when_its_caller_leaves() -> None:
+async def test_a_long_poll_ends_when_its_caller_leaves_with_what_there_is() -> None:
     core = FakeCore(pending=asyncio.Event())
     sent = Connection(core.app(), "GET", "/v1/exec-jobs/cmd_x?wait=30")
     async with asyncio.timeout(5):
         while not core.calls:
             await asyncio.sleep(0)
         sent.disconnect()
-        await sent.answer()
+        got = await sent.answer()
+    assert (got.status, got.json["output"]) == (200, "hi\n"), "it may have closed only its own side"
     assert core.poll_cancelled
-    assert "wait" not in core.asked, "answered with what there is, for whoever closed only its own side"
+
+
+@pytest.mark.parametrize("target", ["/healthz", "/nowhere", "/v1/exec-jobs/cmd_x?wait=30", "/v1/sandboxes?x=1"])
+async def test_a_caller_that_is_cut_off_before_any_answer_or_problem_is_no_error(
+    target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "oncebox.access")
+    sent = Connection(FakeCore().app(), "GET", target)
+    sent.cut_off = True
+    async with asyncio.timeout(5):
+        await sent.answer()
+    (line,) = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
+    assert line["status"] == 499
+
+
+async def test_a_caller_that_closed_its_side_during_a_long_exec_hears_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(execs, "_settle", lambda _: 0.0)
+    core = FakeCore(pending=asyncio.Event())
+    body = b'{"sandbox_id": "sb", "command": "sleep 60"}'
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Idempotency-Key", "k")]
+    sent = Connection(core.app(), "POST", "/v1/exec", headers=headers, body=[body])
+    async with asyncio.timeout(5):
+        while not core.calls:
+            await asyncio.sleep(0)
+        sent.disconnect()
+        got = await sent.answer()
+    assert (got.status, got.json["code"], got.json["retryable"]) == (502, "OUTCOME_UNKNOWN", True)
 
 
 async def test_a_long_poll_answers_its_caller() -> None:

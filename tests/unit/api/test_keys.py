@@ -1,9 +1,11 @@
 """Idempotency-Key and X-Request-Id: what is taken, what is refused, what comes back."""
 
+import contextlib
+
 import pytest
 
 from service.api.exchange import idempotency_key, shown_key
-from service.errors import InvalidIdempotencyKey, OutcomeUnknown, SandboxNotFound
+from service.errors import InvalidIdempotencyKey, OutcomeUnknown, SandboxNotFound, replaying
 from tests.unit.api.fakes import FakeCore, ask, post
 
 SUBMIT = {"sandbox_id": "sb", "command": "true"}
@@ -115,6 +117,17 @@ async def test_a_replayed_answer_says_so(path: str, body: object) -> None:
     assert "idempotent-replayed" not in (await post(FakeCore().app(), path, body)).headers
     replayed = await post(FakeCore(replayed=True).app(), path, body)
     assert replayed.headers["idempotent-replayed"] == "true"
+
+
+@pytest.mark.parametrize(("path", "body"), MAKING)
+async def test_a_problem_of_another_request_says_so(path: str, body: object) -> None:
+    for replayed in (False, True):
+        error = OutcomeUnknown("Nobody knows.")
+        with contextlib.suppress(OutcomeUnknown), replaying(replayed):
+            raise error
+        got = await post(FakeCore(error=error).app(), path, body)
+        assert got.status == 502
+        assert got.headers.get("idempotent-replayed") == ("true" if replayed else None)
 
 
 async def test_an_unknown_outcome_is_retryable_only_with_a_key_of_the_callers() -> None:

@@ -61,5 +61,6 @@ async def test_a_caller_that_leaves_a_begun_answer_ends_its_long_poll(monkeypatc
         while not sent.got.parts:
             await asyncio.sleep(0.001)
         sent.disconnect()
-        await sent.answer()
+        got = await sent.answer()
     assert core.poll_cancelled
+    assert msgspec.json.decode(got.body)["state"] == "running", "what there is"

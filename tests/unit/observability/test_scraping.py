@@ -180,6 +180,19 @@ async def test_a_waiting_caller_who_left_is_a_stream_lost_on_his_hop() -> None:
     assert 0 < silence < age, "a byte was sent after the beginning"
 
 
+async def test_a_long_poll_that_its_caller_cut_short_is_lost_on_his_hop_though_it_was_answered() -> None:
+    core = FakeCore(pending=asyncio.Event())
+    served = Served(core)
+    sent = Connection(served.app, "GET", "/v1/exec-jobs/cmd_x?wait=30")
+    async with asyncio.timeout(5):
+        while not core.calls:
+            await asyncio.sleep(0)
+        sent.disconnect()
+        assert (await sent.answer()).status == 200
+    assert served.value("oncebox_http_waits_open", wait="long_poll") == 0
+    assert served.value("oncebox_streams_lost_total", hop="caller", cause="left") == 1
+
+
 async def test_readiness_is_told() -> None:
     served = Served()
     await ask(served.app, "GET", "/readyz")

@@ -1,0 +1,90 @@
+"""Connections with applications of a few lines: those that never end, and those that see who is there."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from service.server import connections
+from service.server.connections import Connections
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def served(app: App, **options: Any) -> AsyncIterator[tuple[Connections, tuple[str, int]]]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    serving = Connections(app, listener, **options)
+    serving.open()
+    try:
+        async with asyncio.timeout(20):
+            yield serving, address
+    finally:
+        await serving.abort()
+
+
+async def test_what_can_not_be_cancelled_does_not_hold_the_end_up(monkeypatch: Any) -> None:
+    monkeypatch.setattr(connections, "ABORT_SECONDS", 0.1)
+    asked, free = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(scope: Any, receive: Any, send: Any) -> None:
+        asked.set()
+        while not free.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await free.wait()
+
+    async with served(stubborn) as (serving, address):
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(REQUEST)
+        await asked.wait()
+        await serving.close(0)
+        free.set()
+        writer.close()
+
+
+async def test_whoever_writes_to_a_caller_that_is_gone_is_told() -> None:
+    asked, ended = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def pouring(scope: Any, receive: Any, send: Any) -> None:
+        asked.set()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        try:
+            while True:
+                await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+        except OSError as error:
+            ended.set_result(error)
+
+    async with served(pouring) as (_, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(REQUEST)
+        await asked.wait()
+        assert await reader.read(100)
+        writer.transport.abort()
+        assert isinstance(await ended, OSError)
+
+
+async def test_the_longest_idle_makes_room_and_a_young_one_does_not(monkeypatch: Any) -> None:
+    async def hello(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 3600)
+    async with served(hello, limit=2) as (_, address):
+        first, second, third = [await asyncio.open_connection(*address) for _ in range(3)]
+        third[1].write(REQUEST)
+        for reader, writer in (first, second):
+            writer.write(REQUEST)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+        waiting = asyncio.create_task(third[0].readuntil(b"\r\n\r\n"))
+        done, _ = await asyncio.wait({waiting}, timeout=3 * connections.PAUSE_SECONDS)
+        assert not done, "both may have a request on its way"
+        monkeypatch.setattr(connections, "IDLE_SECONDS", 0)
+        assert (await waiting).startswith(b"HTTP/1.1 204")
+        assert await first[0].read() == b"", "it was idle for longer"
+        second[1].write(REQUEST)
+        assert (await second[0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+        for _, writer in (first, second, third):
+            writer.close()
