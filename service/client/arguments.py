@@ -53,7 +53,7 @@ def labels(value: Mapping[str, str], field: str) -> list[str]:
     """
     for name in value:
         if "=" in text(name, field):
-            raise InvalidRequest.of(field, f"a name has no '=': {ascii(name[:100])}")
+            raise InvalidRequest.of(field, f"a name has no '=': {name[:100]!a}")
     return [f"{name}={text(item, f'{field}.{name}')}" for name, item in value.items()]
 
 
