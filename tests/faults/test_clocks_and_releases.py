@@ -77,7 +77,10 @@ async def test_clocks_an_hour_apart__leases_hold_and_are_taken_over(rig: Rig, tm
         doomed.kill()
         await asyncio.gather(*calls)
         answers = await asyncio.gather(
-            *(rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(m), key=m, within=90) for m in marks)
+            *(
+                rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(m), key=m, within=90)
+                for m in marks
+            )
         )
         jobs = {m: a.command_id if a.status == 202 else None for m, a in zip(marks, answers, strict=True)}
         await tally.audit(rig, other.url, jobs)
