@@ -92,7 +92,7 @@ def test_long_polls_answer_and_event_streams_end_without_end(replica: Replica) -
         replica.process.send(signal.SIGTERM)
         assert poll.result(timeout=10).json()["state"] == "running"
         assert time.monotonic() - began < 10
-    follower.join(timeout=10)
+    follower.join(timeout=30)
     assert "output" in seen
     assert "end" not in seen
     assert replica.process.wait() == 0

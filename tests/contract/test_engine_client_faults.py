@@ -319,10 +319,10 @@ async def test_submit_returns_at_the_terminal_event_and_lets_the_stream_end_by_i
         ended.set()
 
     rig.behave = behave
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await rig.engine.submit("sb", COMMAND) == ID
     returned.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await ended.wait()
         while rig.engine._transport._draining:
             await asyncio.sleep(0.01)
