@@ -253,7 +253,7 @@ def test_ctrl_c_cancels_says_so_and_leaves_nothing() -> None:
     assert code == 130
     assert "cancelling the job; Ctrl-C again leaves at once" in terminal.screen
     assert "oncebox: cancelled." in terminal.screen
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert all_gone("sleep 7654.25")
 
 

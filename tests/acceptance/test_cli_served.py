@@ -354,6 +354,6 @@ def test_a_service_that_is_gone_does_not_keep_ctrl_c_from_working(tmp_path: Path
             code = screen.wait()
 
     assert code == 130
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     assert re.search(r"try again later: oncebox cancel cmd_\S+", screen.screen), screen.screen
     assert "oncebox sandboxes rm " in screen.screen
