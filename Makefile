@@ -11,16 +11,21 @@ SANDBOXES ?= 500
 
 CODE := oncebox.py service tests docs
 SERVERS := ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_HAPROXY=$(CURDIR)/$(HAPROXY)
-# Two workers: the tests wait for processes more than they compute.
-PYTEST_ARGS ?= -n 2 --cov --cov-report=term
+# More workers than most machines of a CI have cores: the tests wait for processes more than they compute. Each begins
+# with a share of its own, so that what a module shares is started once, and takes from another's in the end.
+PYTEST_ARGS ?= -n 3 --dist worksteal
+COVERAGE := --cov --cov-report=term
 # One at a time: kills and deadlines are measured.
 FAULTS_ARGS ?= -q
 FAULTS := build/faults.jsonl
 FUZZ_SECONDS ?= 900
 
+# Tests start hundreds of Python processes: each would compile all of the code anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults fuzz check docs stack load bench bench-drop up down format clean
+.PHONY: help demo test coverage faults fuzz check docs stack load bench bench-drop up down format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +43,9 @@ test: $(ONCEBOX) ## Run all tests, on a real Redis server and in a real browser 
 	@tests/install-redis $(REDIS) || test "$$CI" != true
 	@tests/install-browser $(CHROMIUM) || test "$$CI" != true
 	ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_CHROMIUM=$(CURDIR)/$(CHROMIUM) $(BIN)/pytest $(PYTEST_ARGS)
+
+coverage: $(ONCEBOX) ## Run all tests, and show which lines of the code they ran (takes longer)
+	@$(MAKE) --no-print-directory test PYTEST_ARGS="$(PYTEST_ARGS) $(COVERAGE)"
 
 faults: $(ONCEBOX) ## Run every fault in its full count (half an hour and more); the table goes to docs/faults.md
 	@tests/install-redis $(REDIS) || test "$$CI" != true

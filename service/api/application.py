@@ -10,7 +10,7 @@ from service.api import openapi, routes, scraping, system
 from service.api.auditing import Audit
 from service.api.auth import Authenticator, OneTenant
 from service.api.middleware import Auth, Body, Edge, Guard, Keys
-from service.api.observing import Nobody, Observed, Observer
+from service.api.observing import Observed, Observer
 from service.api.rates import Rates
 from service.errors import NotFound
 from service.settings import SettingsError
@@ -43,7 +43,7 @@ class Application:
         self.authenticator = authenticator or authenticator_of(settings)
         self.manages_core = manages_core
         self.draining = False
-        self.observer: Observer = observed.observer if observed else Nobody()
+        self.observer: Observer = observed.observer if observed else Observer()
         self.endpoints = routes.table(
             system.Readiness(self._is_draining, self.observer.readiness),
             system.Documents(*openapi.documents()),

@@ -21,7 +21,7 @@ import msgspec
 from service import context
 from service.api.caller import CallerGone
 from service.api.exchange import Exchange, shown_key
-from service.api.observing import Nobody, Observer
+from service.api.observing import Observer
 from service.api.problems import problem_response
 from service.core.room import PIECE, Room
 from service.errors import (
@@ -76,7 +76,7 @@ class Edge:
         self.app = app
         self.draining = draining
         self.route_of = route_of
-        self.observer = observer or Nobody()
+        self.observer = observer or Observer()
         self._dropping: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

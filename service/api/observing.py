@@ -11,29 +11,24 @@ Wait = Literal["none", "long_poll", "events", "exec"]
 """What a request asked to wait for, so that its age is not its latency."""
 
 
-class Observer(Protocol):
-    """Told of requests."""
+class Observer:
+    """Told of requests. This one keeps nothing."""
 
     def request(self, route: str | None, method: str, status: int | None, wait: Wait, seconds: float) -> None:
         """One is over."""
-        ...
 
     def opened(self, wait: Wait) -> None:
         """One begins to wait."""
-        ...
 
     def closed(self, wait: Wait) -> None:
         """It waits no more."""
-        ...
 
     def caller_left(self, age: float, silence: float) -> None:
         """A waiting caller's connection ended before its answer: seconds since the request began, and since the last
         byte that was sent on it."""
-        ...
 
     def readiness(self, ready: bool) -> None:
         """What ``/readyz`` just answered."""
-        ...
 
 
 class Observed(Protocol):
@@ -51,22 +46,3 @@ class Observed(Protocol):
     def traced(self, app: ASGIApp) -> ASGIApp:
         """``app``, with a span for each request where traces are switched on."""
         ...
-
-
-class Nobody:
-    """Is told, and keeps nothing."""
-
-    def request(self, route: str | None, method: str, status: int | None, wait: Wait, seconds: float) -> None:
-        """Nothing."""
-
-    def opened(self, wait: Wait) -> None:
-        """Nothing."""
-
-    def closed(self, wait: Wait) -> None:
-        """Nothing."""
-
-    def caller_left(self, age: float, silence: float) -> None:
-        """Nothing."""
-
-    def readiness(self, ready: bool) -> None:
-        """Nothing."""

@@ -45,13 +45,16 @@ def identifier(value: Any, field: str) -> str:
     return str(value)
 
 
-def labels(value: Mapping[str, str], field: str) -> dict[str, str]:
-    """``value``, if all its names and values can be sent as text.
+def labels(value: Mapping[str, str], field: str) -> list[str]:
+    """``value`` as a query has it: ``name=value`` each.
 
     Raises:
-        InvalidRequest: one of them can't.
+        InvalidRequest: one of them is no text, or would be taken for another name.
     """
-    return {text(name, field): text(item, f"{field}.{printable(name)}") for name, item in value.items()}
+    for name in value:
+        if "=" in text(name, field):
+            raise InvalidRequest.of(field, f"a name has no '=': {name[:100]!a}")
+    return [f"{name}={text(item, f'{field}.{name}')}" for name, item in value.items()]
 
 
 def plain(value: Any, field: str = "") -> Any:

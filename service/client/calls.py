@@ -15,7 +15,7 @@ import msgspec
 from ..errors import InvalidIdempotencyKey, OnceboxError, SandboxNotFound
 from ..messages import MAX_EXEC_TIMEOUT, ExecResult, Job, JobPage, Resources, Sandbox, SandboxPage
 from .answers import Fault, decoded, fault_of, unreadable
-from .arguments import bounded, identifier, labels, number, plain, printable, words
+from .arguments import bounded, identifier, labels, number, plain, printable
 from .results import JobRead
 from .rules import Deadline, Terms, Tries, ask, call
 from .steps import Answer, Flow, Request
@@ -91,10 +91,10 @@ class Calls:
         return call(self.terms, self._get(_sandbox_path(sandbox_id)), _sandbox_reader(sandbox_id))
 
     def sandboxes(
-        self, *, metadata: Mapping[str, str] | None, state: Any, page_size: int | None, token: str | None
+        self, *, metadata: Mapping[str, str] | None, states: list[str], page_size: int | None, token: str | None
     ) -> Flow[SandboxPage]:
         """``GET /v1/sandboxes``, one page."""
-        query = _listing({}, metadata, state, page_size, token)
+        query = _listing({}, metadata, states, page_size, token)
         return call(self.terms, self._get("/v1/sandboxes", query), lambda answer: decoded(answer, SandboxPage))
 
     def renew(self, sandbox_id: str, timeout: int) -> Flow[Sandbox]:
@@ -165,12 +165,12 @@ class Calls:
         *,
         sandbox_id: str | None,
         metadata: Mapping[str, str] | None,
-        state: Any,
+        states: list[str],
         page_size: int | None,
         token: str | None,
     ) -> Flow[JobPage]:
         """``GET /v1/exec-jobs``, one page."""
-        query = _listing({"sandbox_id": sandbox_id}, metadata, state, page_size, token)
+        query = _listing({"sandbox_id": sandbox_id}, metadata, states, page_size, token)
         return call(self.terms, self._get("/v1/exec-jobs", query), lambda answer: decoded(answer, JobPage))
 
     # Requests
@@ -262,13 +262,13 @@ def _job_reader(command_id: str, kind: type[Job]) -> Any:
 def _listing(
     first: Mapping[str, str | None],
     metadata: Mapping[str, str] | None,
-    state: Any,
+    states: list[str],
     page_size: int | None,
     token: str | None,
 ) -> list[tuple[str, str]]:
     query = [(name, identifier(value, name)) for name, value in first.items() if value is not None]
-    query += [("metadata", f"{name}={value}") for name, value in labels(metadata or {}, "metadata").items()]
-    query += [("state", word) for word in words(state, "state")]
+    query += [("metadata", label) for label in labels(metadata or {}, "metadata")]
+    query += [("state", state) for state in states]
     if page_size is not None:
         query.append(("page_size", str(number(page_size, "page_size"))))
     if token is not None:

@@ -114,15 +114,12 @@ class SyncDriver:
             raise
         except BaseException:
             if clean_up is not None and arrived:
-                thread = threading.Thread(target=self._quietly, args=(clean_up,), name="oncebox-clean-up")
+                thread = threading.Thread(target=self.run, args=(clean_up(),), name="oncebox-clean-up")
                 thread.start()
                 thread.join()
             raise
         finally:
             flow.close()
-
-    def _quietly(self, clean_up: CleanUp) -> None:
-        self.run(clean_up())
 
     def _do(self, step: Step, stop: threading.Event | None) -> Reply:
         if isinstance(step, Request):

@@ -46,8 +46,9 @@ def acts(name: str, value: str) -> bool:
     """Whether a shell or the loader acts on it at the start. Blank is what none acts on."""
     if name == "LC_ALL" and value in ("C", "POSIX"):
         return False
-    # Old shells take any variable for a function whose value looks like one.
-    return bool(value) and (name in _NAMES or name.startswith(_PREFIXES) or value.startswith("() {"))
+    if value.startswith("() {") and settable(name):  # old shells take that for a function, whatever its name
+        return True
+    return bool(value) and (name in _NAMES or name.startswith(_PREFIXES))
 
 
 def settable(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import service
+from service.api.observing import Observer
 from service.core.telemetry import LOOPS, ClaimOutcome, Hop, Kind, Settled
 from service.messages import JobState
 from service.observability import buckets
@@ -42,7 +43,7 @@ class Children(dict[tuple[str, ...], M]):
         return child
 
 
-class HttpMetrics:
+class HttpMetrics(Observer):
     """Fills the API's ``Observer``."""
 
     def __init__(self, registry: CollectorRegistry, lost: StreamMetrics) -> None:

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.acceptance
 ONCEBOX = (sys.executable, "-m", "service.cli")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("ONCEBOX_")}
 COUNT = "for i in 1 2 3; do echo $i; sleep 1; done; exit 3"
+WAITS = "until [ -e go ]; do sleep 0.1; done"
+"""For a file that another command makes in the same directory."""
 
 Oncebox = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -75,16 +77,13 @@ def terminal(url: str, *words: str, **env: str) -> TerminalProcess:
 
 def test_run_makes_a_sandbox_and_deletes_it_at_its_end(url: str, oncebox: Oncebox) -> None:
     before = sandbox_ids(oncebox)
-    with terminal(url, "run", "--", "sh", "-c", COUNT) as screen:
-        screen.wait_for("1\n")
-        during = sandbox_ids(oncebox)
+    with terminal(url, "run", "--", "sh", "-c", f"echo 1; {WAITS}; echo 2; exit 3") as screen:
+        screen.wait_for("1\n")  # its output comes while it runs
+        (during,) = sandbox_ids(oncebox) - before
+        oncebox("run", "--sandbox", during, "--", "touch", "go")
         code = screen.wait()
-        moments = [screen.moment_of(line) for line in ("1", "2", "3")]
 
-    assert (code, screen.left) == (3, "1\n2\n3\n")
-    assert moments[1] - moments[0] > 0.5
-    assert moments[2] - moments[1] > 0.5
-    assert len(during - before) == 1
+    assert (code, screen.left) == (3, "1\n2\n")
     assert sandbox_ids(oncebox) == before
 
 
@@ -131,7 +130,7 @@ def test_a_reader_of_logs_that_has_enough_ends_them_quietly(oncebox: Oncebox, ur
 
 
 def test_logs_are_interrupted_and_go_on_where_they_stopped(url: str, oncebox: Oncebox, sandbox: str) -> None:
-    script = "for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done"
+    script = f"echo line 1; echo line 2; {WAITS}; echo line 3"
     command_id = oncebox("run", "--sandbox", sandbox, "--detach", "--", "sh", "-c", script).stdout.strip()
     with terminal(url, "logs", "-f", command_id) as screen:
         screen.wait_for("line 2\n")
@@ -140,11 +139,12 @@ def test_logs_are_interrupted_and_go_on_where_they_stopped(url: str, oncebox: On
     hint = re.search(r"oncebox (logs -f --cursor \S+ cmd_\S+)", screen.screen)
     assert hint is not None, screen.screen
 
+    oncebox("run", "--sandbox", sandbox, "--", "touch", "go")
     rest = oncebox(*hint[1].split())
 
     assert code == 130
     seen = re.findall(r"line (\d)", screen.screen) + re.findall(r"line (\d)", rest.stdout)
-    assert seen == list("123456")
+    assert seen == list("123")
 
 
 def test_ctrl_c_cancels_the_job_and_a_named_sandbox_stays(url: str, oncebox: Oncebox, sandbox: str) -> None:
@@ -354,6 +354,6 @@ def test_a_service_that_is_gone_does_not_keep_ctrl_c_from_working(tmp_path: Path
             code = screen.wait()
 
     assert code == 130
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     assert re.search(r"try again later: oncebox cancel cmd_\S+", screen.screen), screen.screen
     assert "oncebox sandboxes rm " in screen.screen

@@ -57,18 +57,18 @@ def test_the_engine_and_its_sandboxes_go_with_a_replica_that_is_stopped(replica:
 
 
 def test_a_replica_that_shuts_down_serves_on_for_the_delay_and_is_not_ready(spawn: Spawner) -> None:
-    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_DELAY": "4"})
+    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_DELAY": "8"})
     assert replica.ask("GET", "/readyz").status == 200
     replica.process.send(signal.SIGTERM)
     began = time.monotonic()
     while replica.ask("GET", "/readyz").status == 200:
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 7
     not_ready = replica.ask("GET", "/readyz")
     assert not_ready.json()["reasons"] == ["This replica is shutting down."]
     assert not_ready.headers["Connection"] == "close"
     replica.submit(replica.sandbox(), "true")
     assert replica.process.wait() == 0
-    assert time.monotonic() - began >= 4
+    assert time.monotonic() - began >= 8
 
 
 def test_long_polls_answer_and_event_streams_end_without_end(replica: Replica) -> None:
@@ -92,7 +92,7 @@ def test_long_polls_answer_and_event_streams_end_without_end(replica: Replica) -
         replica.process.send(signal.SIGTERM)
         assert poll.result(timeout=10).json()["state"] == "running"
         assert time.monotonic() - began < 10
-    follower.join(timeout=10)
+    follower.join(timeout=30)
     assert "output" in seen
     assert "end" not in seen
     assert replica.process.wait() == 0
@@ -105,7 +105,7 @@ def test_a_second_signal_ends_at_once(spawn: Spawner) -> None:
     replica.process.wait_for_line("shutting down")
     assert replica.process.alive
     replica.process.send(signal.SIGTERM)
-    assert replica.process.wait(timeout=5) != 0
+    assert replica.process.wait(timeout=30) != 0
     assert ended(below)
 
 
@@ -118,7 +118,7 @@ def test_idle_and_stuck_connections_do_not_hold_the_end_up(replica: Replica) -> 
         replica.process.send(signal.SIGTERM)
         assert idle.recv(1) == b""
         assert replica.process.wait(timeout=40) == 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
 
 
 # -- the start

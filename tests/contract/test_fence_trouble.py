@@ -310,8 +310,8 @@ def test_a_run_that_outlived_its_daemon_is_ended_with_its_group(shell: Shell) ->
     process = started(shell, f"trap 'echo bye' TERM; (trap '' TERM; sleep 60) & echo $! >{child}; sleep 60")
     begin = time.monotonic()
     assert end(shell) == "ended"
-    assert time.monotonic() - begin < 3
-    assert process.wait(5) in (0, 143)
+    assert time.monotonic() - begin < 20
+    assert process.wait(30) in (0, 143)
     assert dead(int(child.read_text()))
     assert end(shell) == "gone"
     assert look(shell).alive is False

@@ -276,14 +276,18 @@ async def test_a_certificate_that_is_not_trusted_is_an_error_at_once(certificate
 
 
 class SilentAtFirst(SdkServer):
-    """Makes a sandbox, but its first answer never comes."""
+    """Makes a sandbox, but its first answer never comes; the second comes when it is let."""
 
     def __init__(self) -> None:
         super().__init__(FakeService({}))
         self.silent = threading.Event()
+        self.asked_again = threading.Event()
+        self.let = threading.Event()
 
     def answer_to(self, door: Any, method: str, target: str, headers: dict[str, str], body: bytes) -> bool:
         if self.silent.is_set():
+            self.asked_again.set()
+            self.let.wait(60)
             return super().answer_to(door, method, target, headers, body)
         self._served(method, target, headers, body)
         self.silent.set()
@@ -297,6 +301,7 @@ async def test_a_create_that_is_cancelled_leaves_nothing_on_the_service() -> Non
             task = asyncio.create_task(client.create_sandbox())
             await asyncio.to_thread(server.silent.wait, 30)
             assert server.service.sandboxes
+            server.let.set()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -323,15 +328,19 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.parametrize("interrupts", [1, 2])
 @pytest.mark.parametrize("script", [INTERRUPTED, INTERRUPTED_ASYNC])
-def test_nor_does_one_that_is_interrupted(script: str) -> None:
+def test_nor_does_one_that_is_interrupted(script: str, interrupts: int) -> None:
     with serving(SilentAtFirst()) as server:
         with subprocess.Popen(
             [sys.executable, "-c", script, server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
             assert server.silent.wait(60)
             assert server.service.sandboxes
-            process.send_signal(signal.SIGINT)
+            for _ in range(interrupts):
+                process.send_signal(signal.SIGINT)
+                assert server.asked_again.wait(60)
+            server.let.set()
             _, said = process.communicate(timeout=60)
 
         assert said.rstrip().endswith("KeyboardInterrupt")

@@ -35,7 +35,7 @@ async def exchange(replica: Replica, request: bytes, *, reply: int | None) -> by
         writer.write(request)
         await writer.drain()
         if reply is not None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(got) < reply and (more := await reader.read(reply - len(got))):
                     got += more
     finally:

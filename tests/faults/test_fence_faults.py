@@ -44,7 +44,7 @@ def ids(marks: list[str], answers: list[Answer]) -> dict[str, str | None]:
 
 async def shown(rig: Rig, command_id: str, output: str) -> dict[str, Any]:
     """The job, once its output is this."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (job := (await rig.caller.job(rig.urls[0], command_id)).body)["output"] != output:
             await asyncio.sleep(0.05)
     return job
@@ -52,7 +52,7 @@ async def shown(rig: Rig, command_id: str, output: str) -> dict[str, Any]:
 
 async def noted(rig: Rig, marks: list[str]) -> None:
     """Waits until the commands of these marks have begun."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not all(rig.runs()[mark] for mark in marks):
             await asyncio.sleep(0.02)
 
@@ -134,7 +134,7 @@ async def test_a_submission_that_a_proxy_sends_twice_runs_once(rig: Rig, tries: 
         doubled = rig.engine_net.plan.duplicate = Duplicate(match=COMMAND)
         answer = await submitted(rig, sandbox_id, mark, then="sleep 0.5")
         jobs[mark] = answer.command_id if answer.status == 202 else None
-        await asyncio.wait_for(doubled.answered.wait(), 20)
+        await asyncio.wait_for(doubled.answered.wait(), 60)
         while (job := (await rig.caller.job(rig.urls[0], answer.command_id)).body)["state"] == "running":
             assert not job["output"].startswith("oncebox-fence"), "the marker is never shown"
             await asyncio.sleep(0.05)
@@ -214,7 +214,7 @@ async def test_execd_dead__the_last_known_state_and_no_answer_that_lies(rig: Rig
         await noted(rig, [mark])
         job = await shown(rig, answer.command_id, "begun\n")
         await rig.execd(sandbox_id, "kill")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await rig.caller.job(rig.urls[1], answer.command_id, cursor=job["cursor"])).body["logs_ok"]:
                 await asyncio.sleep(0.05)
         job = (await rig.caller.job(rig.urls[1], answer.command_id)).body

@@ -52,7 +52,7 @@ async def test_a_submission_that_a_proxy_sends_twice_runs_once(execd: ExecdRig, 
         doubled = execd.engine_net.plan.duplicate = Duplicate(match=COMMAND)
         answer = await submitted(execd, sandbox_id, mark, then="sleep 0.3")
         jobs[mark] = answer.command_id if answer.status == 202 else None
-        await asyncio.wait_for(doubled.answered.wait(), 20)
+        await asyncio.wait_for(doubled.answered.wait(), 60)
     await tally.audit(execd, execd.urls[0], jobs)
     tally.check()
 

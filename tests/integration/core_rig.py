@@ -111,7 +111,7 @@ async def follow(core: Core, command_id: str, *, seconds: float = 60, **more: An
                 return page, text
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 15) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 60) -> None:
     """Returns as soon as the condition holds; fails after ``seconds``."""
     async with asyncio.timeout(seconds):
         while not await condition():

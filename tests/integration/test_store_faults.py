@@ -112,11 +112,11 @@ async def test_a_slow_redis_is_waited_for_within_the_deadline(network: TcpProxy,
     network.plan.delay_reply = 1.0
     assert await store.get(JOB) is None
 
-    network.plan.delay_reply = 5.0
+    network.plan.delay_reply = 30.0
     started = asyncio.get_running_loop().time()
     with pytest.raises(StoreUnavailable, match="in time"):
         await _claim(store, "t")
-    assert asyncio.get_running_loop().time() - started < 5.0
+    assert asyncio.get_running_loop().time() - started < 20.0
 
     network.plan.delay_reply = 0.0
     await _recovered(store)
@@ -132,7 +132,7 @@ async def test_a_redis_that_is_gone_is_told_at_once_and_found_again_without_its_
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match="can't be reached"):
             await store.get(JOB)
-    assert asyncio.get_running_loop().time() - started < 1.0
+    assert asyncio.get_running_loop().time() - started < 5.0
 
     await asyncio.to_thread(redis_server.start)
     await _recovered(store)

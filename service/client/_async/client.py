@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 
 from ...messages import JobState, Resources, SandboxState
-from ..arguments import arguments_of
+from ..arguments import arguments_of, words
 from ..async_map import AsyncMap
 from ..calls import Calls, plain_resources
 from ..driver import Hooks
@@ -132,10 +132,11 @@ class AsyncClient(ClientView):
             state: one of these.
             page_size: items a request, at most 200.
         """
+        states = words(state, "state")
         token: str | None = None
         while True:
             page = await self._driver.run(
-                self._calls.sandboxes(metadata=metadata, state=state, page_size=page_size, token=token)
+                self._calls.sandboxes(metadata=metadata, states=states, page_size=page_size, token=token)
             )
             for info in page.items:
                 yield AsyncSandbox(self._calls, self._driver, info.sandbox_id, info)
@@ -163,11 +164,12 @@ class AsyncClient(ClientView):
             metadata: labels that all must match.
             page_size: items a request, at most 200.
         """
+        states = words(state, "state")
         token: str | None = None
         while True:
             page = await self._driver.run(
                 self._calls.jobs(
-                    sandbox_id=sandbox_id, metadata=metadata, state=state, page_size=page_size, token=token
+                    sandbox_id=sandbox_id, metadata=metadata, states=states, page_size=page_size, token=token
                 )
             )
             for info in page.items:

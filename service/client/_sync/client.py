@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 
 from ...messages import JobState, Resources, SandboxState
-from ..arguments import arguments_of
+from ..arguments import arguments_of, words
 from ..calls import Calls, plain_resources
 from ..driver import Hooks
 from ..mapping import TaskMaker
@@ -133,10 +133,11 @@ class Client(ClientView):
             state: one of these.
             page_size: items a request, at most 200.
         """
+        states = words(state, "state")
         token: str | None = None
         while True:
             page = self._driver.run(
-                self._calls.sandboxes(metadata=metadata, state=state, page_size=page_size, token=token)
+                self._calls.sandboxes(metadata=metadata, states=states, page_size=page_size, token=token)
             )
             for info in page.items:
                 yield Sandbox(self._calls, self._driver, info.sandbox_id, info)
@@ -164,11 +165,12 @@ class Client(ClientView):
             metadata: labels that all must match.
             page_size: items a request, at most 200.
         """
+        states = words(state, "state")
         token: str | None = None
         while True:
             page = self._driver.run(
                 self._calls.jobs(
-                    sandbox_id=sandbox_id, metadata=metadata, state=state, page_size=page_size, token=token
+                    sandbox_id=sandbox_id, metadata=metadata, states=states, page_size=page_size, token=token
                 )
             )
             for info in page.items:

@@ -215,7 +215,6 @@ async def test_a_long_poll_ends_when_its_caller_leaves_with_what_there_is() -> N
         got = await sent.answer()
     assert (got.status, got.json["output"]) == (200, "hi\n"), "it may have closed only its own side"
     assert core.poll_cancelled
-    assert "wait" not in core.asked, "answered with what there is, for whoever closed only its own side"
 
 
 @pytest.mark.parametrize("target", ["/healthz", "/nowhere", "/v1/exec-jobs/cmd_x?wait=30", "/v1/sandboxes?x=1"])

@@ -44,7 +44,7 @@ async def test_parameters_of_a_job_have_their_defaults_and_reach_the_core() -> N
     core = FakeCore()
     await ask(core.app(), "GET", "/v1/exec-jobs/cmd_x")
     assert core.asked == {
-        "tenant": "default", "command_id": "cmd_x", "cursor": None, "limit": 1024 * 1024,
+        "tenant": "default", "command_id": "cmd_x", "cursor": None, "limit": 1024 * 1024, "wait": 0,
         "timeout": None, "encoding": Encoding.UTF8, "full": False,
     }  # fmt: skip
     query = "cursor=c%2B1&limit=8388608&wait=1.5&timeout=60&encoding=base64&full=true"

@@ -126,6 +126,11 @@ def test_an_entrypoint_that_is_one_text_is_not_taken_for_its_letters() -> None:
     assert [item.field for item in error.errors] == ["entrypoint"]
 
 
+def test_a_label_is_not_taken_for_another_one() -> None:
+    error = refused(lambda client, bad: client.jobs(metadata=bad), {"a=b": "c"})
+    assert [item.field for item in error.errors] == ["metadata"]
+
+
 def test_whole_numbers_of_any_kind_are_sent_as_they_are() -> None:
     class Index:
         def __index__(self) -> int:

@@ -158,6 +158,19 @@ def test_lists_ask_for_page_after_page() -> None:
     assert service.page == 2
 
 
+async def test_states_that_can_be_read_once_filter_every_page() -> None:
+    _, client, async_client = served(make=Script(ends=5))
+    box = client.create_sandbox()
+    for _ in range(5):
+        box.submit("make")
+        box.submit("quick")
+
+    running = [job.id for job in client.jobs(state=iter(["running"]))]
+    assert len(running) == 5
+    assert [job.id async for job in async_client.jobs(state=iter(["running"]))] == running
+    assert list(client.sandboxes(state=iter(["paused"]))) == []
+
+
 # Running
 
 

@@ -29,6 +29,17 @@ def test_joined_chunks_show_what_the_whole_log_shows(log: bytes, sizes: list[int
     assert shown == log.decode("utf-8", "replace")
 
 
+@given(logs, st.booleans(), st.integers(1, 9), st.sampled_from(Encoding))
+def test_text_made_in_pieces_is_the_text_of_the_whole(log: bytes, final: bool, piece: int, encoding: Encoding) -> None:
+    text, used = cursors.text_of(log, encoding, final=final)
+    assert cursors.whole_characters(log, encoding, final=final) == used
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cursors, "_TEXT_PIECE", 3 * piece)
+        made = list(cursors.texts_of(log[:used], encoding))
+    assert "".join(made) == text
+    assert all(len(each) <= 4 * piece for each in made)
+
+
 @given(logs)
 def test_base64_gives_the_bytes_as_they_are(log: bytes) -> None:
     text, used = cursors.text_of(log, Encoding.BASE64, final=False)

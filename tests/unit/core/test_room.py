@@ -1,10 +1,13 @@
 """Room for bytes in flight: bounded, fair, and given back."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from service.core.room import Room, Share
+from service.api.middleware import TAKEN_SECONDS
+from service.core import admission
+from service.core.room import CAPACITY, PATIENCE, PIECE, Room, Share
 from service.errors import RateLimited
 
 TENANTS = ["a", "b", "c", "d"]
@@ -135,3 +138,16 @@ async def test_tenants_take_turns() -> None:
     first.close()
     await asyncio.gather(*waiting)
     assert came[:2] == ["a", "b"]
+
+
+def test_the_figures_that_are_documented_are_those_that_hold() -> None:
+    text = " ".join((Path(__file__).parents[3] / "docs" / "security.md").read_text().split())
+    for words in (
+        f"at most {CAPACITY // 2**20} MiB of a replica's memory",
+        f"written {PIECE // 1024} KiB at a time",
+        f"takes none of that for {TAKEN_SECONDS:g} s",
+        f"no room within {PATIENCE:g} s",
+        f"{admission.SUBMISSIONS} at a time, a half of them for one tenant",
+        f"its turn within {admission.PATIENCE:g} s",
+    ):
+        assert words in text

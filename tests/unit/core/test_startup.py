@@ -50,7 +50,7 @@ def test_what_a_command_blanks_itself_is_not_what_its_daemon_has(name: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("PATH", "/x"), ("HOME", "/x"), ("LC_ALL", "C"), ("LC_ALL", "POSIX"), ("PS4", "x"), ("IFS", ":")],
+    [("PATH", "/x"), ("HOME", "/x"), ("LC_ALL", "C"), ("LC_ALL", "POSIX"), ("PS4", "x"), ("-i", "() { :; }")],
 )
 def test_what_a_shell_does_not_act_on_is_left_alone(name: str, value: str) -> None:
     assert not startup.acts(name, value)

@@ -126,11 +126,10 @@ def test_signals_are_taken_as_at_a_terminal_by_tests_and_by_what_they_start() ->
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("workers", ["", "-n1"])
-def test_so_they_are_where_the_run_was_started_in_a_script_s_background(spawn: Spawner, workers: str) -> None:
+def test_so_they_are_where_the_run_was_started_in_a_script_s_background(spawn: Spawner) -> None:
     inner = f"{__file__}::{test_signals_are_taken_as_at_a_terminal_by_tests_and_by_what_they_start.__name__}"
     start = "trap '' INT QUIT HUP TERM USR1 PIPE; exec \"$@\""
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers.split(), inner]
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n1", inner]
     process = spawn(["sh", "-c", start, "sh", *words], cwd=ROOT)
     assert process.wait(timeout=60) == 0, process.report()
 
