@@ -46,7 +46,6 @@ def job_with_output(replica: Replica, tenant: str, command: str) -> str:
     assert made.status == 201, made.data
     body = {"sandbox_id": made.json()["sandbox_id"], "command": command}
     command_id = replica.ask("POST", "/v1/exec-jobs", body, **bearer(tenant)).json()["command_id"]
-    job: Any = None
     until = time.monotonic() + 60
     while replica.ask("GET", f"/v1/exec-jobs/{command_id}?limit=1", **bearer(tenant)).json()["state"] != "exited":
         assert time.monotonic() < until
