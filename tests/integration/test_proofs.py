@@ -341,7 +341,7 @@ async def test_a_stale_owner_that_has_sent_is_not_told_that_nothing_ran_because_
     async def refused(*_: Any, **__: Any) -> Boot:
         raise errors.SandboxNotRunning(sandbox_id=box)
 
-    monkeypatch.setattr(other.submitter, "_boot", refused)
+    monkeypatch.setattr(other.submitter, "_surroundings", refused)
     with pytest.raises(errors.SandboxNotRunning):
         await submit(other, box, "echo y >>ran", "key")
     sends.go.set()
