@@ -60,8 +60,8 @@ class Claimed(NamedTuple):
 
     done: bool
     record: Record
-    sandbox_known: bool
-    """The sandbox of the job was remembered in that very moment."""
+    sandbox: bytes | None
+    """What was remembered of the job's sandbox in that very moment."""
 
 
 class JobRow(msgspec.Struct, frozen=True):
