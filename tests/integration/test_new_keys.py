@@ -1,9 +1,10 @@
-"""An accepted command is an answer at once only where no other request can have had its key: a Redis that was emptied in
-between, and a sandbox that was found again, prove nothing.
+"""An accepted command is an answer at once only where no other request can have had its key: a Redis that was emptied
+in between, and a sandbox that was found again, prove nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from service import errors
 from service.core import records
 from service.core.app import Core
-from tests.integration.core_rig import submit
+from service.messages import CreateSandbox
+from service.ports.engine import SandboxInfo, SandboxSpec
+from tests.integration.core_rig import eventually, submit
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
@@ -52,3 +55,27 @@ async def test_an_old_reading_of_a_sandbox_is_not_written_back_as_this_rediss_ow
     assert records.sandbox_record(raw).found
     with pytest.raises(errors.IdempotencyKeyReused):
         await submit(other, box, "echo two", "key")
+
+
+async def test_a_sandbox_whose_create_outlived_its_claim_does_not_prove_that_its_keys_are_new(
+    core: Core, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = core.engine.create_sandbox
+    made: list[str] = []
+
+    async def emptied(spec: SandboxSpec) -> SandboxInfo:
+        info = await create(spec)
+        made.append(info.id)
+        with redis_server.client() as client:
+            client.flushall()
+        return info
+
+    monkeypatch.setattr(core.engine, "create_sandbox", emptied)
+    with contextlib.suppress(errors.OnceboxError):
+        await core.sandboxes.create("default", CreateSandbox(), None)
+
+    async def noted() -> bool:
+        raw = await core.store.get_sandbox(made[0])
+        return raw is not None and records.sandbox_record(raw).found
+
+    await eventually(noted, seconds=20)
