@@ -1,7 +1,7 @@
 """Run a command once: claim, dispatch behind a fence, settle. For jobs and for execs alike.
 
-What `tests/unit/core/job_protocol.py` asks for: nothing is sent without an acknowledged claim, nothing is sent twice by the
-service itself, the attempt goes up only past a void, and the boot mark is read before each dispatch.
+What `tests/unit/core/job_protocol.py` asks for: nothing is sent without an acknowledged claim, nothing is sent twice by
+the service itself, the attempt goes up only past a void, and the boot mark is read before each dispatch.
 """
 
 from __future__ import annotations
