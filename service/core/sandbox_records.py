@@ -49,11 +49,11 @@ class SandboxRecords:
     async def amend(self, sandbox_id: str, known: SandboxRecord, **changes: Any) -> SandboxRecord:
         """Change a record, whatever others change in it meanwhile; the record as it was before.
 
-        ``known`` counts where it has been forgotten.
+        ``known`` counts where it has been forgotten; what happened in the sandbox then has been forgotten as well.
         """
         while True:
             raw, found = await self.read(sandbox_id)
-            before = found or known
+            before = found or msgspec.structs.replace(known, found=True)
             after = msgspec.structs.replace(before, **changes)
             if after == before or await self.swap(sandbox_id, raw, after):
                 return before
