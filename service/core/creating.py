@@ -39,7 +39,7 @@ LOOKUP_TRIES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0, 15.0, 15.0)
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A sandbox as the engine showed it a moment ago. ``record``: what was written of it then; None: it is to be read."""
+    """A sandbox as the engine showed it a moment ago. ``record``: what was written of it then; None: read it."""
 
     info: SandboxInfo
     record: SandboxRecord | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -71,7 +72,7 @@ class Meter:
     async def quiet(self) -> None:
         """Wait until nothing is under way in the replica."""
         async with asyncio.timeout(60):
-            while self.core.tasks._running:  # noqa: SLF001 - a test's own question
+            while self.core.tasks._running:
                 await asyncio.sleep(0.005)
 
     async def _calls(self) -> Counter[str]:
@@ -97,8 +98,13 @@ class Meter:
 
 @contextlib.asynccontextmanager
 async def metered(rig: Rig) -> AsyncIterator[Meter]:
-    """A replica without its loops in the background, and its meter."""
-    settings, trips = rig.settings, _Trips()
+    """A replica without its loops in the background, and its meter.
+
+    Its fences have a directory of their own: sandboxes of a plain local engine share the machine's `/tmp`, which
+    other tests wipe.
+    """
+    fences, trips = f"/tmp/oncebox-costs-{identity.random_token()}", _Trips()
+    settings = msgspec.structs.replace(rig.settings, fence_dir=fences)
     store = open_store(
         settings.redis_url, retention=settings.retention, record_output=settings.record_output, observer=trips
     )
@@ -106,5 +112,8 @@ async def metered(rig: Rig) -> AsyncIterator[Meter]:
     core = Core(store, engine, settings)
     rig.replicas.append(core)
     aside = redis.asyncio.Redis.from_url(settings.redis_url)
-    async with aside, aside.monitor() as monitor:
-        yield Meter(rig, core, trips, monitor)
+    try:
+        async with aside, aside.monitor() as monitor:
+            yield Meter(rig, core, trips, monitor)
+    finally:
+        shutil.rmtree(fences, ignore_errors=True)
