@@ -14,6 +14,8 @@ from service.ports.store import Store
 
 BEGINNING = 30.0
 """Seconds for which a slot is held until the create is about to leave: a crash before it gives the slot back."""
+LEAKS_EVERY = 5.0
+"""Seconds between two looks for slots that nobody gave back."""
 CREATING = 900.0
 """Seconds for which a slot is held while its sandbox is being created: longer than any create may take."""
 
@@ -48,11 +50,41 @@ class Quotas:
         if self._policy.quota(tenant).sandboxes is not None:
             await self._store.vacate(f"sandboxes:{tenant}", digest)
 
-    async def take_job(self, tenant: str, command_id: str, seconds: float) -> None:
-        """A slot for a job that is about to be sent, for ``seconds`` at most. Raises ``QuotaExceeded``."""
+    async def take_job(self, tenant: str, command_id: str) -> None:
+        """A slot for a job that is about to be sent, for ``BEGINNING``. Raises ``QuotaExceeded``."""
         limit = self._policy.quota(tenant).jobs
-        if limit is not None and not await self._store.reserve(f"jobs:{tenant}", command_id, limit=limit, ttl=seconds):
-            raise QuotaExceeded(f"This tenant has its {limit} running jobs.", retry_after=5)
+        if limit is None:
+            return
+        if await self._store.reserve(f"jobs:{tenant}", command_id, limit=limit, ttl=BEGINNING):
+            return
+        if await self._freed(tenant) and await self._store.reserve(
+            f"jobs:{tenant}", command_id, limit=limit, ttl=BEGINNING
+        ):
+            return
+        raise QuotaExceeded(f"This tenant has its {limit} running jobs.", retry_after=5)
+
+    async def _freed(self, tenant: str) -> bool:
+        """Give back slots of jobs that are over: whoever wrote their end may have ended before it gave them back.
+
+        Looked for once in ``LEAKS_EVERY`` at the most.
+        """
+        if not await self._store.lease(f"leaks:{tenant}", LEAKS_EVERY):
+            return False
+        holders = await self._store.holders(f"jobs:{tenant}")
+        settled = [id for id, left in holders.items() if left > BEGINNING]
+        records = await self._store.get_many(settled)
+        over = [id for id, job in zip(settled, records, strict=True) if job is None or not job.state.active]
+        for id in over:
+            await self._store.vacate(f"jobs:{tenant}", id)
+        return bool(over)
+
+    async def sending_job(self, tenant: str, command_id: str, seconds: float) -> None:
+        """The job is about to be sent, and holds its slot for ``seconds`` at most. A store that is away is no reason to
+        stop now: the slot ends early then.
+        """
+        if self._policy.quota(tenant).jobs is not None:
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.reserve(f"jobs:{tenant}", command_id, limit=None, ttl=seconds)
 
     async def free_job(self, tenant: str, command_id: str) -> None:
         """The job is over, or was never sent."""

@@ -189,7 +189,7 @@ class Submitter:
         body, claims = order.body, self._core.claims
         await asyncio.wait({reading})
         prepared = None if reading.exception() else reading.result()
-        await self._core.quotas.take_job(body.tenant, order.command_id, body.timeout + SLOT_MARGIN)
+        await self._core.quotas.take_job(body.tenant, order.command_id)
         dispatched = prepared is not None and prepared.mark is not None and prepared.earlier is None
         if prepared is not None and dispatched:
             await pauses.reach(pauses.BEFORE_DISPATCH)
@@ -320,7 +320,7 @@ class Submitter:
                 prepared = await reading
             else:
                 prepared = await self._prepare(mine.id, mine.attempt, body)
-                await self._core.quotas.take_job(body.tenant, mine.id, body.timeout + SLOT_MARGIN)
+                await self._core.quotas.take_job(body.tenant, mine.id)
         except EngineError as error:
             return await self._refuse(mine, body, await self._why(error, body.sandbox_id))
         except errors.OnceboxError as error:
@@ -345,6 +345,7 @@ class Submitter:
                 return record
             body = msgspec.structs.replace(body, dispatched_at=record.now / 1000)
         await pauses.reach(pauses.DISPATCHED)
+        await self._core.quotas.sending_job(body.tenant, mine.id, body.timeout + SLOT_MARGIN)
         text, env = self._core.fences.wrapped(
             submission.command,
             submission.env,

@@ -38,13 +38,17 @@ class Watch:
     def put(self, record: Record | None, *, quiet: bool = False) -> None:
         """A newer reading: wake everybody if it differs. ``quiet``: from the one before it in nothing they wait for."""
         old = self.record
-        if old and record and record.token == old.token and record.revision < old.revision:
+        if old and record and _older(record, old):
             return  # a reading that was under way while this replica itself wrote
         self.record = record
         first, self._seen = not self._seen, True
         if quiet and old and record and (record.token, record.revision) == (old.token, old.revision + 1):
             return
-        if first or (old is None) != (record is None) or (old and record and old.revision != record.revision):
+        if (
+            first
+            or (old is None) != (record is None)
+            or (old and record and (old.token, old.revision) != (record.token, record.revision))
+        ):
             self.wake()
 
     def wake(self) -> None:
@@ -60,6 +64,15 @@ class Watch:
         except TimeoutError:
             return False
         return True
+
+
+def _older(record: Record, known: Record) -> bool:
+    """Whether a reading is from before another one. A claim that was made anew, after Redis lost its data, begins at
+    epoch 1 again: then the store's time tells.
+    """
+    if record.token == known.token:
+        return record.revision < known.revision
+    return (record.epoch, record.revision) < (known.epoch, known.revision) and record.now < known.now
 
 
 class Watches:

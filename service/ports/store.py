@@ -342,6 +342,10 @@ class Store(Protocol):
         """
         ...
 
+    async def holders(self, name: str) -> dict[str, float]:
+        """Who has a slot of ``name``, and for how many seconds from now."""
+        ...
+
     async def vacate(self, name: str, member: str) -> None:
         """Give a slot back."""
         ...

@@ -1,5 +1,6 @@
 """Counted slots (quotas), rates, and chores that come due later."""
 
+from service.core.identity import parse_command_id
 from service.ports.store import Admission
 from service.store import keys
 from service.store.base import Part, call, expiry_ms, ms, texts
@@ -15,6 +16,11 @@ class Slots(Part):
         most = UNLIMITED if limit is None else limit
         taken = await self._link.script(call("reserve", (keys.slots(name),), member, most, expiry_ms(ttl)))
         return bool(taken)
+
+    async def holders(self, name: str) -> dict[str, float]:
+        """Who has a slot, and for how many seconds."""
+        found = await self._link.script(call("holders", (keys.slots(name),)))
+        return {member.decode(): left / 1000 for member, left in zip(found[::2], found[1::2], strict=True)}
 
     async def vacate(self, name: str, member: str) -> None:
         """Give a slot back."""
@@ -46,5 +52,8 @@ class Slots(Part):
 
     async def done_with(self, chore: str, member: str) -> None:
         """Take a chore off the list."""
-        shard = keys.shard(keys.sandbox_of(member.partition(" ")[0]))
-        await self._link.script(call("unlist", (keys.chores(chore, shard),), member))
+        lists = [keys.chores(chore, shard) for shard in range(keys.SHARDS)]
+        id = member.partition(" ")[0]
+        if parse_command_id(id) is not None:
+            lists = [keys.chores(chore, keys.shard(keys.sandbox_of(id)))]
+        await self._link.scripts([call("unlist", (key,), member) for key in lists])

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from service.cli.stack import PLAIN
 from tests.unit.cli.ptys import CTRL_C, TerminalProcess
 
 pytestmark = pytest.mark.acceptance
@@ -26,6 +27,11 @@ STUBBORN = 'trap "" INT TERM; echo ready; while :; do sleep 1; done'
 def environment(**more: str) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ONCEBOX_")}
     return {**clean, **more}
+
+
+def left(terminal: TerminalProcess) -> str:
+    """What is left on it, without that line."""
+    return terminal.left.replace(f"oncebox: {PLAIN}\n", "", 1)
 
 
 def run(
@@ -72,7 +78,7 @@ def test_output_comes_as_it_is_printed_and_the_exit_code_is_the_commands() -> No
         moments = [terminal.moment_of(line) for line in ("1", "2", "3")]
 
     assert code == 3
-    assert terminal.left == "1\n2\n3\n"
+    assert left(terminal) == "1\n2\n3\n"
     # A second apart at its source; half of one leaves room for a slow machine, and none for output at the end.
     assert [later - earlier > 0.5 for earlier, later in itertools.pairwise(moments)] == [True, True]
 
@@ -157,7 +163,8 @@ def test_a_full_disk_is_a_sentence() -> None:
         )
 
     assert result.returncode == 125
-    assert result.stderr.startswith(b"oncebox: stdout can't be written (No space left on device)")
+    told = result.stderr.replace(f"oncebox: {PLAIN}\n".encode(), b"")
+    assert told.startswith(b"oncebox: stdout can't be written (No space left on device)")
     assert all_gone("yes full-disk")
 
 
@@ -303,7 +310,7 @@ def test_progress_shows_on_a_terminal_and_leaves_no_trace(tmp_path: Path) -> Non
     assert code == 0
     assert output.read_bytes() == b"to the file\n"
     assert "running" in terminal.screen
-    assert terminal.left == ""
+    assert left(terminal) == ""
 
 
 def test_progress_never_mixes_with_output_on_the_same_terminal() -> None:
@@ -313,7 +320,7 @@ def test_progress_never_mixes_with_output_on_the_same_terminal() -> None:
 
     assert "running" in terminal.screen
     assert "half a line\r\n" in terminal.raw.decode()
-    assert terminal.left == "half a line\nend\n"
+    assert left(terminal) == "half a line\nend\n"
 
 
 def test_without_bwrap_one_short_line_says_so(tmp_path: Path) -> None:
@@ -324,7 +331,9 @@ def test_without_bwrap_one_short_line_says_so(tmp_path: Path) -> None:
                 link.symlink_to(program)
     assert shutil.which("bwrap", path=str(tmp_path)) is None
 
-    result = run("--", "sh", "-c", "echo out; exit 3", env=environment(PATH=str(tmp_path)))
+    words = [*ONCEBOX, "run", "--", "sh", "-c", "echo out; exit 3"]
+    alone = environment(PATH=str(tmp_path))
+    result = subprocess.run(words, env=alone, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
 
     assert (result.returncode, result.stdout) == (3, b"out\n")
     (line,) = result.stderr.decode().splitlines()

@@ -150,8 +150,8 @@ async def test_where_no_fence_can_be_made_the_job_fails_and_may_be_sent_again(
         return await submitted(sandbox_id, spec)
 
     monkeypatch.setattr(core.engine, "submit", full)
-    with pytest.raises(errors.EngineUnavailable, match="disk full"):
-        await submit(core, box, "echo x >>ran", "key")
+    page, _ = await follow(core, await submit(core, box, "echo x >>ran", "key"))
+    assert (page.state, page.reason) == (JobState.FAILED, Reason.NO_FENCE)
     assert await execute(core, box, "cat ran 2>/dev/null || echo none") == "none\n"
 
 
@@ -261,12 +261,21 @@ async def test_a_keyed_submission_whose_command_is_not_confirmed_is_no_answer_ye
 
     monkeypatch.setattr(core.reconciler, "confirm", not_yet)
     assert await submit(core, box, "exit 3", None), "no other request can have this key"
+    assert await submit(core, box, "exit 3", "new"), "nor this one, in a sandbox that this Redis knows from its start"
+    await forget_its_start(core, box)
     with pytest.raises(errors.OutcomeUnknown) as told:
         await submit(core, box, "exit 3", "key")
     assert told.value.retryable
     monkeypatch.setattr(core.reconciler, "confirm", confirm)
     page, _ = await follow(core, await submit(core, box, "exit 3", "key"))
     assert (page.state, page.exit_code) == (JobState.EXITED, 3)
+
+
+async def forget_its_start(core: Core, box: str) -> None:
+    """As if Redis had been emptied, and the sandbox found at the engine since."""
+    raw, known = await core.sandbox_records.read(box)
+    assert known is not None
+    assert await core.sandbox_records.swap(box, raw, msgspec.structs.replace(known, found=True))
 
 
 class Held:
@@ -341,7 +350,7 @@ async def test_a_stale_owner_that_has_sent_is_not_told_that_nothing_ran_because_
     async def refused(*_: Any, **__: Any) -> Boot:
         raise errors.SandboxNotRunning(sandbox_id=box)
 
-    monkeypatch.setattr(other.submitter, "_boot", refused)
+    monkeypatch.setattr(other.submitter, "_surroundings", refused)
     with pytest.raises(errors.SandboxNotRunning):
         await submit(other, box, "echo y >>ran", "key")
     sends.go.set()
@@ -363,11 +372,11 @@ async def test_after_its_grace_a_replica_sends_no_next_attempt(core: Core, other
     first_look = core.follower.look
     seen: list[str] = []
 
-    async def late(command_id: str) -> Record | None:
+    async def late(command_id: str, record: Record | None = None) -> Record | None:
         """The grace ends between the submission and its first look."""
         await core.claims.drain(0.0)
         seen.append(command_id)
-        return await first_look(command_id)
+        return await first_look(command_id, record)
 
     core.follower.look = late  # type: ignore[method-assign, assignment]
     sent: list[str] = []

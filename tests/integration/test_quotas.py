@@ -114,8 +114,9 @@ async def test_the_retry_of_a_create_that_crashed_needs_no_second_slot(
 
 
 async def test_a_crash_between_count_and_start_of_a_job_heals_itself(
-    tenants: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event]
+    tenants: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(quotas, "BEGINNING", 1.0)
     one, other = await pair(tenants, tmp_path, "jobs = 1")
     sandbox = await one.create(ALICE)
     crash_after_count.append(there := asyncio.Event())
@@ -128,6 +129,26 @@ async def test_a_crash_between_count_and_start_of_a_job_heals_itself(
         return (await other.ask(ALICE, "POST", "/v1/exec", body, key="another")).status == 200
 
     await eventually(ran)
+
+
+async def test_a_slot_that_was_not_given_back_at_a_job_s_end_is_found_when_it_is_needed(
+    tenants: TenantsRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes the end may stop before it gives the slot back; others are told "no" no longer than it takes."""
+    one, other = await pair(tenants, tmp_path, "jobs = 1")
+    sandbox = await one.create(ALICE)
+
+    async def stops(*_: Any) -> None:
+        """Nothing is given back."""
+
+    for replica in (one, other):
+        monkeypatch.setattr(replica.core.quotas, "free_job", stops)
+    body = {"sandbox_id": sandbox, "command": "true"}
+    first = (await one.ask(ALICE, "POST", "/v1/exec-jobs", body)).json["command_id"]
+    assert (await one.finished(ALICE, first))["exit_code"] == 0
+    assert list(await one.core.store.holders("jobs:alice")) == [first]
+    second = await other.ask(ALICE, "POST", "/v1/exec-jobs", body)
+    assert second.status == 202
 
 
 async def test_a_rate_is_shared_by_all_replicas(tenants: TenantsRig, tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ async def test_the_output_of_a_paused_sandbox_does_not_wait_for_its_daemon(
     for id, said in ((running, b"said\n"), (over, b"over\n")):
         raw = await asyncio.wait_for(core.jobs.raw("default", id, range=None), 60)
         assert b"".join([piece async for piece in raw.chunks]) == said
-        page = await asyncio.wait_for(core.jobs.get("default", id), 60)
+        page = (await asyncio.wait_for(core.jobs.get("default", id), 60)).whole()
         assert isinstance(page, JobOutput)
         assert page.output.encode() == said
     monkeypatch.undo()

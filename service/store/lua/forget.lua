@@ -2,6 +2,7 @@
 -- the script that ends it.
 --
 -- call     KEYS claim output request streams looks active  ARGV id
+-- KEYS     those of a claim, as in prelude.lua
 -- answer   1 where it is in no such list now, 0 where its claim is active
 
 local _, claim, stop = open()

@@ -7,10 +7,10 @@ from service.core.watching import Watch
 from service.ports.store import Record
 
 
-def record(revision: int, token: str = "a") -> Record:
+def record(revision: int, token: str = "a", *, epoch: int = 1, now: int | None = None) -> Record:
     return Record(
-        id="cmd_1", state=ClaimState.RUNNING, epoch=1, attempt=1, revision=revision, lease_until=0, token=token,
-        owner="me", cancel=False, body=b"", now=revision,
+        id="cmd_1", state=ClaimState.RUNNING, epoch=epoch, attempt=1, revision=revision, lease_until=0, token=token,
+        owner="me", cancel=False, body=b"", now=revision if now is None else now,
     )  # fmt: skip
 
 
@@ -27,7 +27,7 @@ async def test_a_change_wakes_and_the_same_again_does_not() -> None:
     assert await woken(watch, record(1))
     assert not await woken(watch, record(1))
     assert await woken(watch, record(2))
-    assert await woken(watch, record(1, token="b")), "made anew"
+    assert await woken(watch, record(1, token="b", now=9)), "made anew"
 
 
 async def test_an_older_reading_changes_nothing() -> None:
@@ -35,6 +35,14 @@ async def test_an_older_reading_changes_nothing() -> None:
     watch.put(record(3))
     assert not await woken(watch, record(2))
     assert watch.record == record(3)
+
+
+async def test_a_reading_from_before_a_retry_reopened_the_claim_does_not_take_its_place() -> None:
+    watch = Watch()
+    reopened = record(4, token="b", epoch=2)
+    watch.put(reopened)
+    assert not await woken(watch, record(3))
+    assert watch.record == reopened
 
 
 async def test_a_quiet_change_is_kept_and_wakes_nobody() -> None:
@@ -49,4 +57,4 @@ async def test_a_quiet_change_after_one_that_was_not_seen_wakes() -> None:
     watch = Watch()
     watch.put(record(1))
     assert await woken(watch, record(3), quiet=True), "the second may have been news"
-    assert await woken(watch, record(1, token="b"), quiet=True)
+    assert await woken(watch, record(1, token="b", now=9), quiet=True)
