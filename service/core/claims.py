@@ -223,11 +223,16 @@ class Claims:
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))
                 delay = min(delay * 2, 2.0)
 
-    async def wait(self, id: str, until: Callable[[Record], bool], timeout: float) -> Record | None:
-        """The record as soon as ``until`` holds, or as it is after ``timeout`` seconds; None: there is none."""
+    async def wait(
+        self, id: str, until: Callable[[Record], bool], timeout: float, *, known: Record | None = None
+    ) -> Record | None:
+        """The record as soon as ``until`` holds, or as it is after ``timeout`` seconds; None: there is none.
+
+        ``known``: it was read or written this moment.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        async with self.watches.of(id) as watch:
+        async with self.watches.of(id, known) as watch:
             while True:
                 record = watch.record
                 left = deadline - loop.time()

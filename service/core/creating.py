@@ -38,6 +38,13 @@ LOOKUP_TRIES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0, 15.0, 15.0)
 """Seconds before each look for a sandbox whose create was not answered: about as long as an engine may take."""
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """A sandbox as the engine showed it a moment ago. ``record``: what was written of it then; None: read it."""
+
+    info: SandboxInfo
+    record: SandboxRecord | None = None
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request for a sandbox."""
 
@@ -50,6 +57,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The key was made for this very request, so nothing of it can exist."""
     spec: SandboxSpec
     resources: Resources
+    seen: list[Seen] = msgspec.field(default_factory=list)
+    """What the engine said of the sandbox on the way: the last is the latest."""
 
 
 class Creator:
@@ -146,13 +155,19 @@ class Creator:
             case ClaimState.DISPATCHED if record.lease_expired:
                 _, now = await self._store.abandon(record, body=record.body, ttl=None)
                 return False, now
-            case ClaimState.DONE if claim.sandbox_id is not None and await self._core.sandboxes.gone(claim.sandbox_id):
+            case ClaimState.DONE if claim.sandbox_id is not None and await self._gone(claim.sandbox_id, order):
                 return await self._reopen(record, order, token, claim.given_up)
             case ClaimState.UNKNOWN:
                 return await self._reopen(record, order, token, [*claim.given_up, record.attempt])
             case ClaimState.REFUSED | ClaimState.VOIDED:
                 return await self._reopen(record, order, token, claim.given_up)
         return None
+
+    async def _gone(self, sandbox_id: str, order: Order) -> bool:
+        gone, info = await self._core.sandboxes.asked_if_gone(sandbox_id)
+        if info is not None:
+            order.seen.append(Seen(info))
+        return gone
 
     async def _reopen(
         self, record: Record, order: Order, token: str, given_up: Sequence[int]
@@ -261,6 +276,7 @@ class Creator:
         )
         sandboxes, persist = self._core.sandbox_records, self._core.claims.persist
         await persist(lambda: sandboxes.remember(info.id, remembered))
+        order.seen.append(Seen(info, remembered))
         await pauses.reach(pauses.BEFORE_SETTLE)
         body = records.encode(msgspec.structs.replace(claim, sandbox_id=info.id, failure=None))
         record = await self._write(mine, ClaimState.DONE, body, self._settings.retention)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from service import errors
-from service.core import cursors, fence, output, records
+from service.core import cursors, endings, fence, output, proofs, records
 from service.core.answers import Answer, ExecEvent
 from service.core.looking import token_of
 from service.core.problems import refusal
@@ -40,11 +40,43 @@ PATIENCE = 30.0
 """Seconds past the timeout for which the result is waited for."""
 END_LOOKS = (0.0, 0.02, 0.1, 0.3)
 """Seconds before each look at an exec whose stream has ended; after them the follower goes on."""
+BY_A_SIGNAL = (128 + endings.SIGTERM, 128 + endings.SIGKILL)
+"""Exit codes that a cancel or a timeout may have brought about."""
 STREAM_LOST = "an engine's stream was lost"
 WAITING = 16 * 1024
 """Characters of live text that wait for a slow reader; then the reading of the stream waits for it."""
 STALLED = 5.0
 """Seconds for which it waits: execd says that a command runs for as long as its stream has text to give."""
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """An exec that was closed at the end of its stream."""
+
+    record: Record
+    streams: Mapping[str, bytes]
+
+
+class Told:
+    """What a stream has told of its command: when it began and ended, by the sandbox's clock, and its exit code."""
+
+    def __init__(self) -> None:
+        self.started_at: float | None = None
+        self.finished_at: float | None = None
+        self.exit_code: int | None = None
+
+    @property
+    def took(self) -> float | None:
+        """Seconds; None where it has not told all of it."""
+        if self.started_at is None or self.finished_at is None or self.exit_code is None:
+            return None
+        return self.finished_at - self.started_at
+
+    def note(self, event: CommandEvent) -> None:
+        """Hear one event."""
+        if event.type == "init":
+            self.started_at = event.at
+        elif event.type in ("complete", "exit"):
+            self.finished_at, self.exit_code = event.at, event.exit_code
 
 
 class Listener:
@@ -54,6 +86,8 @@ class Listener:
         self.gone = False
         self.fed = False
         """A stream of this process feeds it."""
+        self.closed: Closed | None = None
+        """What came of it, where its stream told the end."""
         self.ready = asyncio.Event()
         self._room = asyncio.Event()
         self._texts: list[tuple[Literal["stdout", "stderr"], list[str]]] = []
@@ -107,10 +141,14 @@ class Execs:
         what a refusal means.
         """
         order = await self._order(tenant, request, key)
-        record, replayed = await self._core.submitter.settle(order, self.send_alone)
+        nobody = Listener()
+        nobody.leave()
+        record, replayed = await self._core.submitter.settle(
+            order, lambda mine, body, spec: self._send(mine, body, spec, nobody)
+        )
         with errors.replaying(replayed):
-            record = await self._over(order, record)
-            result = await self._result(order, record, request.encoding or Encoding.UTF8, share)
+            record = await self._over(order, record, nobody)
+            result = await self._result(order, record, request.encoding or Encoding.UTF8, share, nobody)
         return Answer(result, replayed, order.key)
 
     async def stream(
@@ -133,11 +171,12 @@ class Execs:
             with errors.replaying(replayed):
                 record = await self._core.jobs.found_out(record, order)
             yield ExecEvent("start", ExecStart(command_id=record.id), replayed)
-            over = self._core.tasks.start(self._over(order, record), f"result {record.id}")
+            over = self._core.tasks.start(self._over(order, record, listener), f"result {record.id}")
             async with contextlib.aclosing(self._live(listener, over)) as events:
                 async for event in events:
                     yield event
-            yield ExecEvent("result", await self._result(order, await over, request.encoding or Encoding.UTF8, share))
+            encoding = request.encoding or Encoding.UTF8
+            yield ExecEvent("result", await self._result(order, await over, encoding, share, listener))
         finally:
             listener.leave()
             if over is not None:
@@ -171,6 +210,7 @@ class Execs:
 
     async def _send(self, mine: Record, body: JobBody, spec: CommandSpec, listener: Listener) -> Record | None:
         record: Record | None = None
+        told = Told()
         clock = asyncio.get_running_loop().time
         began = heard = clock()
         listener.feeds(True)
@@ -179,6 +219,7 @@ class Execs:
             async with contextlib.aclosing(self._core.engine.stream(body.sandbox_id, spec, silence=SILENCE)) as events:
                 async for event in events:
                     heard = clock()
+                    told.note(event)
                     if event.type == "init":
                         record = await self._core.submitter.accepted(mine, body, event.text)
                     elif event.type in ("stdout", "stderr") and not (
@@ -201,12 +242,50 @@ class Execs:
                 raise
         finally:
             listener.feeds(False)
+        if record is not None and (closed := await self._closed(record, told)) is not None:
+            listener.closed = closed
+            return closed.record
         for delay in END_LOOKS:
             await asyncio.sleep(delay)
             record = await self._core.follower.look(mine.id) or record
             if record is None or not record.state.active:
                 break
         return record
+
+    async def _closed(self, record: Record, told: Told) -> Closed | None:
+        """Close an exec by what its stream has told, where its fence names the command and notes the same exit code.
+
+        None: they do not agree, or the exit code may be that of a timeout or a cancel, or one of them is not to be had:
+        a look finds out. One that was cancelled or looked at meanwhile has another revision.
+        """
+        body = records.job_body(record)
+        if record.state is not ClaimState.ACCEPTED or not body.fenced or told.took is None:
+            return None
+        if told.exit_code in BY_A_SIGNAL or told.took >= body.timeout - endings.SLACK:
+            return None
+        with contextlib.suppress(EngineError, errors.StoreUnavailable):
+            return await self._closed_as(record, body, told)
+        return None
+
+    async def _closed_as(self, record: Record, body: JobBody, told: Told) -> Closed | None:
+        self._core.pace.besides(2)
+        found = await self._core.fences.read(body.sandbox_id, token_of(record.id, record.attempt))
+        proved = proofs.by_fence(found, body)
+        if found is None or proved is None or proved.kind != "ours" or found.exit_code != told.exit_code:
+            return None
+        body = msgspec.structs.replace(
+            body,
+            log=found.log,
+            state=JobState.EXITED,
+            exit_code=found.exit_code,
+            started_at=told.started_at,
+            finished_at=told.finished_at,
+            ended_at=await self._core.clock(),
+        )
+        read = await output.read_streams(self._core.engine, body, keep=self._core.settings.record_output)
+        body = output.with_streams(body, read)
+        now = await self._core.looker.write(record, ClaimState.CLOSED, body, streams=read.streams)
+        return Closed(now, read.streams) if now.state is ClaimState.CLOSED else None
 
     def _lost(self, error: Unclear, age: float, silence: float) -> None:
         """Tell on which hop a stream was lost, how old it was, and how long it had been silent."""
@@ -215,8 +294,10 @@ class Execs:
         told = {"hop": hop, "cause": error.cause, "age": round(age, 3), "silence": round(silence, 3)}
         log.warning("an engine's stream was lost: %s", told, extra={"fields": {"message": STREAM_LOST, **told}})
 
-    async def _over(self, order: Order, record: Record) -> Record:
+    async def _over(self, order: Order, record: Record, listener: Listener) -> Record:
         """The record once the command is over. Raises ``OutcomeUnknown`` where that is not known in time."""
+        if listener.closed is not None:
+            record = listener.closed.record
         if record.state is not ClaimState.ACCEPTED:  # what is accepted is compared when it is over
             record = await self._core.jobs.found_out(record, order)
         if record.state is not ClaimState.CLOSED:
@@ -224,6 +305,7 @@ class Execs:
                 record.id,
                 lambda seen: seen.state is ClaimState.CLOSED or seen.state.failed,
                 records.job_body(record).timeout + PATIENCE,
+                known=record,
             )
             record = await self._core.jobs.found_out(waited or record, order)
         body = records.job_body(record)
@@ -237,10 +319,13 @@ class Execs:
             )
         return record
 
-    async def _result(self, order: Order, record: Record, encoding: Encoding, share: Share) -> ExecResult:
+    async def _result(
+        self, order: Order, record: Record, encoding: Encoding, share: Share, listener: Listener
+    ) -> ExecResult:
         body = records.job_body(record)
+        known = None if listener.closed is None else listener.closed.streams
         try:
-            streams, lost = await self._core.jobs.streams(record, body, share=share)
+            streams, lost = await self._core.jobs.streams(record, body, share=share, known=known)
         except errors.RateLimited as error:  # "nothing was done" would be wrong here: the command ran
             raise errors.OutcomeUnknown(
                 "The command is over; there is no room for its result now, which is kept.",

@@ -63,9 +63,9 @@ class Expiry:
     async def keep(self, body: JobBody) -> None:
         """Keep a sandbox for a job that is listed as active. Asked again now and then by whoever follows the job."""
         try:
-            known = await self._sandboxes.get(body.sandbox_id)
+            raw, known = await self._sandboxes.read(body.sandbox_id)
             if known is not None and not enough(known, body):
-                await self.settle(body.sandbox_id)
+                await self.settle(body.sandbox_id, found=(raw, known))
         except EngineError as error:
             log.warning("sandbox %s could not be renewed for a job: %s", body.sandbox_id, type(error).__name__)
         except OnceboxError as error:
@@ -83,16 +83,19 @@ class Expiry:
         finally:
             self._ending.discard(sandbox_id)
         try:
-            known = await self._sandboxes.get(sandbox_id)
+            raw, known = await self._sandboxes.read(sandbox_id)
             if known is None or known.expires_at is None or known.asked_until is None:
                 return
             if known.expires_at > known.asked_until + CLOSE:
-                await self.settle(sandbox_id)
+                await self.settle(sandbox_id, found=(raw, known))
         except (EngineError, StoreUnavailable) as error:
             log.warning("the expiry of sandbox %s stays as it is: %s", sandbox_id, type(error).__name__)
 
-    async def settle(self, sandbox_id: str, *, tell: bool = False) -> None:
-        """Make the expiry what is needed now; with ``tell`` the engine is told in any case.
+    async def settle(
+        self, sandbox_id: str, *, tell: bool = False, found: tuple[bytes | None, SandboxRecord] | None = None
+    ) -> None:
+        """Make the expiry what is needed now; with ``tell`` the engine is told in any case. ``found``: how the record
+        stands, read this moment.
 
         1. What is needed is read after it was noted, and read again after the engine was told.
         2. A shorter one is written before the engine hears of it, a longer one after: who ends in between leaves a
@@ -103,7 +106,8 @@ class Expiry:
         """
         told: float | None = None
         for _ in range(TRIES):
-            raw, record = await self._sandboxes.read(sandbox_id)
+            raw, record = found or await self._sandboxes.read(sandbox_id)
+            found = None
             if record is None or record.deleted or record.expires_at is None:
                 return
             span = await self._span(sandbox_id, record)

@@ -240,15 +240,22 @@ class Jobs:
         )
 
     async def streams(
-        self, record: Record, body: JobBody, *, share: Share = UNBOUNDED, patience: float | None = PATIENCE
+        self,
+        record: Record,
+        body: JobBody,
+        *,
+        share: Share = UNBOUNDED,
+        patience: float | None = PATIENCE,
+        known: Mapping[str, bytes] | None = None,
     ) -> tuple[Mapping[str, bytes], bool]:
-        """The recorded outputs of an exec that is over, and whether they had to go for the budget.
+        """The recorded outputs of an exec that is over, and whether they had to go for the budget. ``known``: they
+        were recorded this moment.
 
         Raises ``RateLimited`` after ``patience`` seconds without room.
         """
         most = 2 * ESCAPED * self._core.settings.record_output
         await share.hold(min(most, self._core.room.capacity // 4), patience=patience)
-        kept = await self._store.streams(record.id)
+        kept = known if known is not None else await self._store.streams(record.id)
         share.shrink(ESCAPED * sum(len(data) for data in (kept or {}).values()))
         ran = record.state is ClaimState.CLOSED and (body.engine_id or body.log) is not None
         return kept or {}, kept is None and ran

@@ -267,13 +267,13 @@ class Looker:
             if not certain and not self._drained_long_enough(record, body):
                 return await self.write(record, ClaimState.ENDED, msgspec.structs.replace(body, logs_ok=False))
             return await self.write(record, ClaimState.CLOSED, msgspec.structs.replace(body, truncated=True))
-        return await self.write(record, ClaimState.CLOSED, _with_streams(body, read), streams=read.streams)
+        return await self.write(record, ClaimState.CLOSED, output.with_streams(body, read), streams=read.streams)
 
     async def _keep_streams(self, record: Record, body: JobBody) -> JobBody:
         """Record what an exec that still runs has printed by now. Raises ``EngineError``."""
         read = await self._streams(body)
         await self._store.put_streams(record.id, read.streams, ttl=self._settings.retention)
-        return _with_streams(body, read)
+        return output.with_streams(body, read)
 
     async def _streams(self, body: JobBody) -> Streams:
         self._core.pace.besides()
@@ -336,16 +336,6 @@ def token_of(command_id: str, attempt: int) -> str:
     if parsed is None:
         raise ValueError(f"no command id: {command_id!r}")
     return identity.fence_token(parsed[1], attempt)
-
-
-def _with_streams(body: JobBody, read: Streams) -> JobBody:
-    return msgspec.structs.replace(
-        body,
-        truncated=read.truncated,
-        printed=read.printed,
-        output_complete=body.state is not None and read.whole,
-        logs_ok=True,
-    )
 
 
 def _with(body: JobBody, reading: Reading) -> JobBody:

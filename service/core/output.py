@@ -149,6 +149,17 @@ async def read_streams(engine: Engine, body: JobBody, *, keep: int) -> Streams:
     return Streams(streams, truncated, whole, printed)
 
 
+def with_streams(body: JobBody, read: Streams) -> JobBody:
+    """The record of an exec with what was read of its outputs."""
+    return msgspec.structs.replace(
+        body,
+        truncated=read.truncated,
+        printed=read.printed,
+        output_complete=body.state is not None and read.whole,
+        logs_ok=True,
+    )
+
+
 def skipped_bytes(body: JobBody, streams: Mapping[str, bytes]) -> int:
     """How much of what an exec has printed is not in ``streams``."""
     return max(0, body.printed - sum(map(len, streams.values())))

@@ -51,12 +51,16 @@ class SandboxRecords:
 
         ``known`` counts where it has been forgotten; what happened in the sandbox then has been forgotten as well.
         """
-        while True:
-            raw, found = await self.read(sandbox_id)
+        raw: bytes | None = records.encode(known)
+        found: SandboxRecord | None = known
+        read = False
+        while True:  # most often nobody has changed it since ``known`` was read or written: that is compared first
             before = found or msgspec.structs.replace(known, found=True)
             after = msgspec.structs.replace(before, **changes)
-            if after == before or await self.swap(sandbox_id, raw, after):
+            if read if after == before else await self.swap(sandbox_id, raw, after):
                 return before
+            raw, found = await self.read(sandbox_id)
+            read = True
 
     async def _left(self, record: SandboxRecord) -> float:
         now = await self._store.now() / 1000

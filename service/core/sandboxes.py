@@ -11,7 +11,7 @@ import msgspec
 from service import errors
 from service.core import identity, listing, records
 from service.core.answers import Answer
-from service.core.creating import Order
+from service.core.creating import Order, Seen
 from service.core.problems import not_executed, refusal
 from service.core.records import SandboxRecord
 from service.core.room import ROW, UNBOUNDED, Share
@@ -75,7 +75,9 @@ class Sandboxes:
     async def _answer(self, order: Order, record: Record, replayed: bool, wait: float) -> Answer[Sandbox]:
         claim = records.claim_body(record)
         if record.state is ClaimState.DONE and claim.sandbox_id is not None:
-            return Answer(await self._shown_when_ready(order.tenant, claim.sandbox_id, wait), replayed, order.key)
+            seen = next((each for each in reversed(order.seen) if each.info.id == claim.sandbox_id), None)
+            shown = await self._shown_when_ready(order.tenant, claim.sandbox_id, wait, seen)
+            return Answer(shown, replayed, order.key)
         with errors.replaying(replayed):
             if record.state.failed and claim.failure is not None:
                 raise claim.failure.exception()
@@ -136,18 +138,24 @@ class Sandboxes:
 
         No certainty: False. Believed for ``LIVENESS`` seconds.
         """
+        return (await self.asked_if_gone(sandbox_id))[0]
+
+    async def asked_if_gone(self, sandbox_id: str) -> tuple[bool, SandboxInfo | None]:
+        """``gone``, and what the engine said of the sandbox, if it was asked for that."""
         loop = asyncio.get_running_loop()
         known = self._alive.get(sandbox_id)
         if known is not None and known[0] > loop.time():
-            return known[1]
+            return known[1], None
+        info = None
         try:
-            over = (await self._engine.get_sandbox(sandbox_id)).state.over
+            info = await self._engine.get_sandbox(sandbox_id)
+            over = info.state.over
         except SandboxMissing:
             over = True
         except EngineError:
-            return False
+            return False, None
         self._note(sandbox_id, over=over)
-        return over
+        return over, info
 
     async def while_awake(self, sandbox_id: str, work: Coroutine[Any, Any, T]) -> T:
         """What ``work`` inside a sandbox comes to.
@@ -192,9 +200,17 @@ class Sandboxes:
     async def get(self, tenant: str, sandbox_id: str) -> Sandbox:
         """The sandbox as it is now. Raises ``SandboxNotFound``, ``EngineUnavailable``."""
         record = await self.known(tenant, sandbox_id)
-        info = await self._asked(sandbox_id)
+        return await self._shown(sandbox_id, record, await self._asked(sandbox_id))
+
+    async def _shown(self, sandbox_id: str, record: SandboxRecord, info: SandboxInfo) -> Sandbox:
         ready = await self._ready(sandbox_id, record, info)
         return records.sandbox_view(sandbox_id, record, info, ready=ready)
+
+    async def _shown_as(self, tenant: str, sandbox_id: str, seen: Seen | None) -> Sandbox:
+        """The sandbox as it was ``seen``, or as the engine shows it now."""
+        if seen is None:
+            return await self.get(tenant, sandbox_id)
+        return await self._shown(sandbox_id, seen.record or await self.known(tenant, sandbox_id), seen.info)
 
     async def list(
         self,
@@ -219,32 +235,32 @@ class Sandboxes:
             raise refusal(error, sandbox_id=sandbox_id) from error
 
     async def _ready(self, sandbox_id: str, record: SandboxRecord, info: SandboxInfo) -> bool:
-        """Running, and seen to run a command: "Running" alone proves nothing."""
+        """Running, and seen to run a command: "Running" alone proves nothing, and neither does a ping."""
         if info.state is not SandboxState.RUNNING:
             return False
         if record.ready:
             return True
         try:
             async with asyncio.timeout(PROBE):
-                await self._engine.ping(sandbox_id)
                 await self._core.fences.ready(sandbox_id)
         except (EngineError, TimeoutError):
             return False
         await self._records.amend(sandbox_id, record, ready=True)
         return True
 
-    async def _shown_when_ready(self, tenant: str, sandbox_id: str, wait: float) -> Sandbox:
-        """The sandbox once it is ready, failed, or ``wait`` seconds are over."""
+    async def _shown_when_ready(self, tenant: str, sandbox_id: str, wait: float, seen: Seen | None) -> Sandbox:
+        """The sandbox once it is ready, failed, or ``wait`` seconds are over. ``seen``: as it was a moment ago."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         delay = 0.05
         while True:
             try:
-                sandbox = await asyncio.wait_for(self.get(tenant, sandbox_id), max(5.0, deadline - loop.time()))
+                shown = self._shown_as(tenant, sandbox_id, seen)
+                sandbox = await asyncio.wait_for(shown, max(5.0, deadline - loop.time()))
             except (errors.EngineUnavailable, TimeoutError):
                 record = await self.known(tenant, sandbox_id)
                 sandbox = records.sandbox_view(sandbox_id, record, None, ready=False)
-            left = deadline - loop.time()
+            seen, left = None, deadline - loop.time()
             if sandbox.ready or sandbox.state.over or left <= 0:
                 return sandbox
             await asyncio.sleep(min(delay, left))

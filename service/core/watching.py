@@ -86,12 +86,16 @@ class Watches:
         self._watches: dict[str, Watch] = {}
 
     @contextlib.asynccontextmanager
-    async def of(self, id: str) -> AsyncIterator[Watch]:
-        """Watch ``id`` for as long as the block lasts."""
+    async def of(self, id: str, known: Record | None = None) -> AsyncIterator[Watch]:
+        """Watch ``id`` for as long as the block lasts. ``known`` was read or written this moment, and is not read again
+        at once.
+        """
         watch = self._watches.get(id)
         if watch is None:
             watch = self._watches[id] = Watch()
-            watch.task = self._tasks.start(self._follow(id, watch), f"watch {id}")
+            if known is not None:
+                watch.put(known)
+            watch.task = self._tasks.start(self._follow(id, watch, read=known is None), f"watch {id}")
         watch.users += 1
         try:
             yield watch
@@ -101,22 +105,27 @@ class Watches:
                 del self._watches[id]
                 watch.task.cancel()
 
-    async def _follow(self, id: str, watch: Watch) -> None:
-        job = identity.parse_command_id(id) is not None
+    async def _follow(self, id: str, watch: Watch, *, read: bool) -> None:
+        delay = 0.0 if read else POLL
         while True:
+            if delay > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(watch.poked.wait(), delay)
             watch.poked.clear()
-            delay = POLL
-            try:
-                record = await self._store.get(id)
-                watch.put(record)
-                if job and self.tend is not None and record is not None:
-                    delay = await self.tend(record)
-            except StoreUnavailable:
-                pass
-            except Exception as error:  # who waits on the watch is to hear of the next change all the same
-                log.error("a reading of %s failed", id, exc_info=error)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(watch.poked.wait(), delay)
+            delay = await self._read(id, watch)
+
+    async def _read(self, id: str, watch: Watch) -> float:
+        """Read the record anew; seconds to the next time."""
+        try:
+            record = await self._store.get(id)
+            watch.put(record)
+            if self.tend is not None and record is not None and identity.parse_command_id(id) is not None:
+                return await self.tend(record)
+        except StoreUnavailable:
+            pass
+        except Exception as error:  # who waits on the watch is to hear of the next change all the same
+            log.error("a reading of %s failed", id, exc_info=error)
+        return POLL
 
     def tell(self, record: Record, *, quiet: bool = False) -> None:
         """This replica wrote ``record``: who waits for it here need not ask the store."""

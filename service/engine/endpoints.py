@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import Literal
+from typing import Literal, Self
 
 from service.engine.outcomes import Side
 from service.engine.wire import WireEndpoint
@@ -54,6 +54,10 @@ class Route:
     since: float
     server_name: str | None = None
     """The name for TLS, where ``base`` has the address that was checked in place of the name."""
+
+    def leads_as(self, other: Self | None) -> bool:
+        """To the same place, in the same way."""
+        return other is not None and replace(other, since=self.since) == self
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,10 @@ class Endpoints:
                 raise NotReached("the engine client is closed") from None
             raise
 
+    def fresh(self, route: Route) -> bool:
+        """A "there is none" is believed of it."""
+        return self._clock() - route.since <= FRESH
+
     def forget(self, sandbox_id: str, route: Route | None = None) -> None:
         """Drop what is remembered of a sandbox; with ``route`` only if that is still the one remembered."""
         if route is None or self._routes.get(sandbox_id) is route:
@@ -170,7 +178,7 @@ class Endpoints:
         """
         try:
             direct = await self._direct(sandbox_id, known)
-            if not _same(known, direct):
+            if not direct.leads_as(known):
                 await self._ping(direct)
         except Refused:
             raise
@@ -206,7 +214,7 @@ class Endpoints:
         if place.path != OWN_PROXY:
             return named
         short = replace(named, base=named.base.removesuffix(OWN_PROXY))
-        if not _same(known, short):
+        if not short.leads_as(known):
             try:
                 await self._ping(short)
             except EngineError:
@@ -229,10 +237,6 @@ class Endpoints:
             if _inside(address, self._networks):
                 return address
         raise NotReached("the endpoint that the engine named lies outside the allowed networks")
-
-
-def _same(known: Route | None, route: Route) -> bool:
-    return known is not None and replace(known, since=route.since) == route
 
 
 # -- the text of an endpoint

@@ -18,6 +18,8 @@ MAX_EVENT = 1024 * 1024
 """Bytes of one event. A longer one (a line of output without an end) makes the stream ``Unclear``; the
 command goes on and is then followed by its id, and its output is read from its files.
 """
+LATEST = 1 << 43
+"""Milliseconds since the epoch that a timestamp is below, in the year 2248."""
 COMMAND_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """execd's ids are 32 hex digits. An id becomes part of a path in the sandbox and of a URL, so it may not be
 just any text.
@@ -36,6 +38,8 @@ class _Wire(msgspec.Struct):
     error: _Error | None = None
     code: str | None = None
     message: str | None = None
+    timestamp: Any = None
+    """Milliseconds since the epoch. Nothing depends on it, so whatever stands there is let through."""
 
 
 _wire = msgspec.json.Decoder(_Wire)
@@ -106,34 +110,34 @@ class CommandStream:
     def _known(self, kind: str, wire: _Wire) -> CommandEvent | None:
         text = wire.text or ""
         if kind == "init":
-            return self._init(text)
+            return self._init(text, _at(wire))
         if kind == "ping":
             return CommandEvent(type="ping")
         if kind in ("stdout", "stderr"):
             self._output = True
             return CommandEvent(type="stdout" if kind == "stdout" else "stderr", text=text)
         if kind == "execution_complete":
-            return self._end(CommandEvent(type="complete", exit_code=0))
+            return self._end(CommandEvent(type="complete", exit_code=0, at=_at(wire)))
         if kind == "error":
-            return self._error(wire.error or _Error())
+            return self._error(wire.error or _Error(), _at(wire))
         return None
 
-    def _init(self, text: str) -> CommandEvent | None:
+    def _init(self, text: str, at: float | None) -> CommandEvent | None:
         if self.command is not None:
             return None
         if not COMMAND_ID.fullmatch(text):
             self.failure = Unclear("the command's id is not one")
             return None
         self.command = text
-        return CommandEvent(type="init", text=text)
+        return CommandEvent(type="init", text=text, at=at)
 
-    def _error(self, error: _Error) -> CommandEvent | None:
+    def _error(self, error: _Error, at: float | None) -> CommandEvent | None:
         trace = error.traceback[0] if error.traceback else ""
         found = error_event(error.evalue or "", trace, init=self.command is not None, output=self._output)
         if isinstance(found, EngineError):
             self.failure = found
             return None
-        return self._end(found)
+        return self._end(msgspec.structs.replace(found, at=at))
 
     def _end(self, event: CommandEvent) -> CommandEvent | None:
         if self.command is None:
@@ -141,6 +145,11 @@ class CommandStream:
             return None
         self.over = True
         return event
+
+
+def _at(wire: _Wire) -> float | None:
+    told = wire.timestamp
+    return told / 1000 if isinstance(told, int) and 0 < told < LATEST else None
 
 
 def _decode(frame: bytes) -> _Wire | None:

@@ -128,12 +128,12 @@ class Execd:
         """execd's word on a command, foreground ones too."""
         require_command_id(command)
 
-        async def ask(max_age: float) -> CommandStatus:
+        async def ask(route: Route) -> CommandStatus:
             path = f"/command/status/{command}"
-            reply = await self._call(Call.STATUS, sandbox_id, "GET", path, STATUS, MAX_STATUS, max_age=max_age)
+            reply = await self._call(Call.STATUS, sandbox_id, "GET", path, STATUS, MAX_STATUS, route=route)
             return wire.command_status(reply.body, command)
 
-        return await self._sure(ask)
+        return await self._sure(sandbox_id, ask)
 
     async def interrupt(self, sandbox_id: str, command: str) -> None:
         """SIGTERM to the process group, up to 3 s, SIGKILL."""
@@ -159,28 +159,26 @@ class Execd:
         if offset < 0 or length < 1:
             raise ValueError("offset must be at least 0 and length at least 1")
 
-        async def ask(max_age: float) -> FileRange:
+        async def ask(route: Route) -> FileRange:
             headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
             url = f"/files/download?path={quote(path, safe='')}"
-            async with self._open(
-                Call.READ, sandbox_id, "GET", url, READ, headers=headers, max_age=max_age
-            ) as incoming:
+            async with self._open(Call.READ, sandbox_id, "GET", url, READ, headers=headers, route=route) as incoming:
                 await incoming.check()
                 return await _range(incoming, offset, length)
 
-        return await self._sure(ask)
+        return await self._sure(sandbox_id, ask)
 
     async def read_lines(self, sandbox_id: str, path: str, limit: int) -> bytes | None:
         """One download by lines, from the first to the last; None where that is more than ``limit`` bytes."""
 
-        async def ask(max_age: float) -> bytes | None:
+        async def ask(route: Route) -> bytes | None:
             url = f"/files/download?path={quote(path, safe='')}&offset=1"
-            async with self._open(Call.READ, sandbox_id, "GET", url, READ, max_age=max_age) as incoming:
+            async with self._open(Call.READ, sandbox_id, "GET", url, READ, route=route) as incoming:
                 await incoming.check()
                 data = await incoming.at_most(limit + 1)
                 return data if len(data) <= limit else None
 
-        return await self._sure(ask)
+        return await self._sure(sandbox_id, ask)
 
     async def remove_files(self, sandbox_id: str, paths: Sequence[str]) -> None:
         """Missing ones are no error to execd either. A directory is (execd's 500, ``Unclear``)."""
@@ -199,16 +197,24 @@ class Execd:
         """Raises unless the daemon answers on ``route`` at once."""
         _pong(await self._transport.call(self._request(Call.PING, route, "GET", "/ping", PROBE), MAX_PONG))
 
-    async def _sure(self, ask: Callable[[float], Awaitable[T]]) -> T:
-        """Read with what is remembered of the way there; a "there is none" is asked for again on a fresh
-        route.
+    async def _sure(self, sandbox_id: str, ask: Callable[[Route], Awaitable[T]]) -> T:
+        """Read with what is remembered of the way there. A "there is none" is believed of a fresh route, and of an
+        older one that is still the same; another one is asked again.
 
         The remembered endpoint of a sandbox that is gone may have become another sandbox's.
         """
+        require_sandbox_id(sandbox_id)
+        route = await self.endpoints.route(sandbox_id, TTL)
+        fresh = self.endpoints.fresh(route)
         try:
-            return await ask(TTL)
+            return await ask(route)
         except (CommandMissing, FileMissing):
-            return await ask(FRESH)
+            if fresh:
+                raise
+            now = await self.endpoints.route(sandbox_id, FRESH)
+            if now.leads_as(route):
+                raise
+        return await ask(now)
 
     async def _call(
         self,
@@ -220,8 +226,9 @@ class Execd:
         limit: int = MAX_STATUS,
         *,
         max_age: float = TTL,
+        route: Route | None = None,
     ) -> Reply:
-        async with self._open(call, sandbox_id, method, path, deadline, max_age=max_age) as incoming:
+        async with self._open(call, sandbox_id, method, path, deadline, max_age=max_age, route=route) as incoming:
             return await incoming.reply(limit)
 
     @asynccontextmanager
@@ -236,9 +243,10 @@ class Execd:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         max_age: float = FRESH,
+        route: Route | None = None,
     ) -> AsyncIterator[Incoming]:
         require_sandbox_id(sandbox_id)
-        route = await self.endpoints.route(sandbox_id, max_age)
+        route = route or await self.endpoints.route(sandbox_id, max_age)
         request = self._request(call, route, method, path, deadline, body=body, headers=headers)
         try:
             async with self._transport.open(request) as incoming:

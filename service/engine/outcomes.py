@@ -121,7 +121,10 @@ class Exchange:
 
 def clean(text: str, limit: int = MAX_MESSAGE) -> str:
     """Untrusted text for a message: no control characters, at most ``limit`` characters."""
-    shown = "".join(each if each.isprintable() else " " for each in text[: limit + 1]).strip()
+    shown = text[: limit + 1]
+    if not shown.isprintable():
+        shown = "".join(each if each.isprintable() else " " for each in shown)
+    shown = shown.strip()
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
 
 

@@ -156,11 +156,15 @@ class CommandStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a foreground command's stream. ``init``: ``text`` is execd's id of the command."""
+    """One event of a foreground command's stream. ``init``: ``text`` is execd's id of the command.
+
+    ``at``: Unix seconds by the sandbox's clock; of ``init``, ``complete`` and ``exit``, where execd tells.
+    """
 
     type: Literal["init", "stdout", "stderr", "complete", "exit", "ping"]
     text: str = ""
     exit_code: int | None = None
+    at: float | None = None
 
 
 class FileRange(msgspec.Struct, frozen=True):

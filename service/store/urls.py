@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, Sentinel
+from redis.asyncio import ConnectionPool, Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
@@ -96,7 +96,7 @@ def _standalone(url: str, max_connections: int) -> Server:
     options: dict[str, Any] = dict(parse_url(url))
 
     def client(connections: int) -> Redis:
-        return Redis.from_pool(BlockingConnectionPool(**(options | _settings(connections)), timeout=None))
+        return Redis.from_pool(ConnectionPool(**(options | _settings(connections))))
 
     return Server(cluster=False, open=lambda: client(max_connections), subscriber=lambda _: client(1))
 

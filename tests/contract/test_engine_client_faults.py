@@ -78,10 +78,11 @@ class Rig:
         self.server = server
         self.engine = OpenSandboxEngine(server.url, api_key=KEY, proxy="never")
         self.behave: Behaviour = nothing
+        self.path = "/execd"
 
     async def serve(self, request: Arrived, writer: asyncio.StreamWriter) -> None:
         if "/endpoints/" in request.target:
-            writer.write(reply(200, {"endpoint": f"{self.server.address}/execd", "headers": {"Token": "t"}}))
+            writer.write(reply(200, {"endpoint": f"{self.server.address}{self.path}", "headers": {"Token": "t"}}))
             return
         await self.behave(request, writer)
 
@@ -566,16 +567,32 @@ async def test_an_endpoint_outside_the_networks_is_never_contacted(rig: Rig) -> 
 
 
 @pytest.mark.parametrize("name", ["status", "read"])
-async def test_there_is_none_is_asked_again_where_the_way_there_is_old(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize(
+    ("age", "path", "asked", "looked_up"),
+    [
+        (0.0, "/execd", ["/execd"], 0),
+        (0.0, "/moved", ["/execd"], 0),
+        (6.0, "/execd", ["/execd"], 1),
+        (6.0, "/moved", ["/execd", "/moved"], 1),
+    ],
+)
+async def test_there_is_none_is_asked_again_where_an_old_way_there_is_another_now(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, name: str, age: float, path: str, asked: list[str], looked_up: int
 ) -> None:
     """The endpoint of a sandbox that is gone may have become another sandbox's."""
-    monkeypatch.setattr(execd, "FRESH", -1)
+    clock = [time.monotonic()]
+    monkeypatch.setattr(rig.engine._endpoints, "_clock", lambda: clock[0])
     code = "FILE_NOT_FOUND" if name == "read" else "INVALID_REQUEST_BODY"
     rig.behave = answering(reply(404, {"code": code, "message": "x"}))
     with pytest.raises((CommandMissing, FileMissing)):
         await CALLS[name](rig.engine)
-    assert rig.server.count("GET", "/v1/sandboxes/sb/endpoints") == 2
+    rig.server.requests.clear()
+    rig.path = path
+    clock[0] += age
+    with pytest.raises((CommandMissing, FileMissing)):
+        await CALLS[name](rig.engine)
+    assert ["/" + each.target.split("/")[1] for each in rig.arrived()] == asked
+    assert rig.server.count("GET", "/v1/sandboxes/sb/endpoints") == looked_up
 
 
 async def test_what_is_sent_goes_by_a_fresh_way(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
 """A watch wakes who waits on it for what they have not been woken for, and for nothing else."""
 
 import asyncio
+from typing import Any
 
 from service.core.states import ClaimState
-from service.core.watching import Watch
+from service.core.tasks import Tasks
+from service.core.watching import Watch, Watches
 from service.ports.store import Record
 
 
@@ -58,3 +60,34 @@ async def test_a_quiet_change_after_one_that_was_not_seen_wakes() -> None:
     watch.put(record(1))
     assert await woken(watch, record(3), quiet=True), "the second may have been news"
     assert await woken(watch, record(1, token="b", now=9), quiet=True)
+
+
+class Reads:
+    """A store whose one record is as it stands."""
+
+    def __init__(self) -> None:
+        self.stands = record(1)
+        self.count = 0
+
+    async def get(self, id: str) -> Record:
+        self.count += 1
+        return self.stands
+
+
+async def test_what_was_read_this_moment_is_not_read_again_until_it_changes() -> None:
+    store: Any = Reads()
+    tasks = Tasks()
+    watches = Watches(store, tasks)
+    async with watches.of("cmd_1", record(1)) as watch:
+        assert watch.record == record(1)
+        await asyncio.sleep(0.05)
+        assert store.count == 0
+        store.stands = record(2)
+        watch.poked.set()  # as a message of the change does
+        while watch.record != record(2):
+            await watch.change(10)
+        assert store.count == 1
+    async with watches.of("cmd_1") as watch:
+        assert await watch.change(10)
+        assert store.count == 2
+    await tasks.cancel_all()

@@ -70,14 +70,21 @@ def read(data: bytes, cuts: list[int] | None = None) -> tuple[list[CommandEvent]
 def test_the_events_are_the_same_however_they_are_framed_and_cut(framing: Any, cuts: list[int]) -> None:
     events, stream = read(framing([INIT, PING, OUT, {"type": "status", "text": "x"}, EXIT_3]), cuts)
     assert events == [
-        CommandEvent(type="init", text=ID),
+        CommandEvent(type="init", text=ID, at=1795966486.068),
         CommandEvent(type="ping"),
         CommandEvent(type="stdout", text="a}{b\u2028é"),
-        CommandEvent(type="exit", text="exit status 3", exit_code=3),
+        CommandEvent(type="exit", text="exit status 3", exit_code=3, at=0.001),
     ]
     assert stream.over
     assert stream.failure is None
     assert stream.command == ID
+
+
+@pytest.mark.parametrize("timestamp", [None, "1795966486068", -1, 0, 1 << 60, 1.5, [], {}])
+def test_a_time_that_is_none_is_not_told_and_harms_nothing(timestamp: Any) -> None:
+    events, stream = read(bare([{**INIT, "timestamp": timestamp}, {**COMPLETE, "timestamp": timestamp}]))
+    assert [(each.type, each.at) for each in events] == [("init", None), ("complete", None)]
+    assert stream.over
 
 
 ENDINGS: list[tuple[str, Frames, int | type[EngineError]]] = [
