@@ -169,12 +169,12 @@ class World:
         if script != "take_over" or self.has("a dispatched claim is not taken over"):
             assert to in SCRIPTS[script].get(source, ()), f"{script}: {source} -> {to} is not in the table"
         self.moves.add((script, source, to))
-        if s.claim is None:
+        claim = s.claim
+        if claim is None:
             return s._replace(claim=Claim(to, **change))
         if to.failed:  # the key is free; who was told 202 hears of it by the next poll
-            s = s._replace(told=s.told - {(s.claim.request, "202")})
-            assert s.claim is not None
-        return s._replace(claim=s.claim._replace(state=to, **change))
+            s = s._replace(told=s.told - {(claim.request, "202")})
+        return s._replace(claim=claim._replace(state=to, **change))
 
     def follow(self, s: State, to: ClaimState, **change: Any) -> State:
         """What a follower writes: what it saw, or the end."""
