@@ -28,6 +28,9 @@ COLOURS = {"pending": "#fff3c4", "unknown": "#ffd8d8", "failed": "#e4e4e4", "don
 SANDBOXES_ONLY = frozenset({("reopen", S.UNKNOWN, S.CLAIMED)})
 """What the scripts refuse to do with a job, besides all that touches ``done``."""
 JOBS_ONLY = frozenset({S.ACCEPTED, S.RUNNING, S.ENDED, S.CLOSED, S.VOIDED})
+SCRIPTS_OF_JOBS = frozenset({"restore", "wish", "advance", "finish"})
+AT_ONCE = ("claim", None, S.DISPATCHED)
+"""A job's boot mark is known before its claim."""
 
 
 def edges() -> set[Edge]:
@@ -47,7 +50,7 @@ def of_jobs(edge: Edge) -> bool:
 
 def of_sandboxes(edge: Edge) -> bool:
     """Whether the claim of a sandbox can take it."""
-    return edge[0] not in ("restore", "wish") and not JOBS_ONLY.intersection(edge[1:])
+    return edge[0] not in SCRIPTS_OF_JOBS and edge != AT_ONCE and not JOBS_ONLY.intersection(edge[1:])
 
 
 @dataclass
@@ -62,23 +65,24 @@ class Picture:
 
 
 JOBS = Picture(
-    width=1180,
+    width=1280,
     height=560,
     places={
         None: (70, 280),
         S.CLAIMED: (250, 280),
         S.DISPATCHED: (440, 280),
         S.ACCEPTED: (640, 280),
-        S.RUNNING: (820, 280),
-        S.ENDED: (970, 280),
-        S.CLOSED: (1110, 280),
+        S.RUNNING: (840, 280),
+        S.ENDED: (1020, 280),
+        S.CLOSED: (1200, 280),
         S.UNKNOWN: (540, 110),
         S.REFUSED: (340, 440),
         S.VOIDED: (700, 440),
     },
     bends={
-        (None, S.RUNNING): -500,
-        (None, S.ENDED): -560,
+        (None, S.RUNNING): -440,
+        (None, S.ENDED): -530,
+        (None, S.DISPATCHED): -110,
         (S.CLAIMED, S.RUNNING): 330,
         (S.CLAIMED, S.CLOSED): 470,
         (S.ACCEPTED, S.CLAIMED): 60,
@@ -87,7 +91,10 @@ JOBS = Picture(
         (S.VOIDED, S.CLAIMED): -60,
         (S.UNKNOWN, S.REFUSED): -230,
         (S.UNKNOWN, S.VOIDED): -245,
-        (S.UNKNOWN, S.ENDED): -50,
+        (S.UNKNOWN, S.ACCEPTED): -45,
+        (S.ACCEPTED, S.UNKNOWN): -25,
+        (S.UNKNOWN, S.RUNNING): -25,
+        (S.RUNNING, S.UNKNOWN): -25,
         (S.UNKNOWN, S.CLOSED): -90,
         (S.ACCEPTED, S.ENDED): 70,
         (S.ACCEPTED, S.CLOSED): 130,
@@ -110,7 +117,6 @@ SANDBOXES = Picture(
         (S.CLAIMED, S.DONE): -380,
         (S.DONE, S.CLAIMED): -190,
         (S.UNKNOWN, S.CLAIMED): 20,
-        (S.UNKNOWN, S.REFUSED): 150,
         (S.REFUSED, S.CLAIMED): 35,
         (S.CLAIMED, S.REFUSED): 35,
     },

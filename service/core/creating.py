@@ -274,11 +274,16 @@ class Creator:
             asked_until=info.expires_at,
             found=adopted,
         )
-        await self._core.claims.persist(lambda: self._core.sandbox_records.remember(info.id, remembered))
+        sandboxes, persist = self._core.sandbox_records, self._core.claims.persist
+        await persist(lambda: sandboxes.remember(info.id, remembered))
         order.seen.append(Seen(info, remembered))
         await pauses.reach(pauses.BEFORE_SETTLE)
         body = records.encode(msgspec.structs.replace(claim, sandbox_id=info.id, failure=None))
-        return await self._write(mine, ClaimState.DONE, body, self._settings.retention)
+        record = await self._write(mine, ClaimState.DONE, body, self._settings.retention)
+        if not adopted and (record is None or record.token != mine.token):
+            # Redis was emptied meanwhile: what happened in the sandbox by then may be forgotten as well.
+            await persist(lambda: sandboxes.amend(info.id, remembered, found=True))
+        return record
 
     async def _failed(self, mine: Record, claim: SandboxClaim, error: errors.OnceboxError) -> Record | None:
         await pauses.reach(pauses.BEFORE_SETTLE)

@@ -49,13 +49,13 @@ class SandboxRecords:
     async def amend(self, sandbox_id: str, known: SandboxRecord, **changes: Any) -> SandboxRecord:
         """Change a record, whatever others change in it meanwhile; the record as it was before.
 
-        ``known`` counts where it has been forgotten.
+        ``known`` counts where it has been forgotten; what happened in the sandbox then has been forgotten as well.
         """
         raw: bytes | None = records.encode(known)
         found: SandboxRecord | None = known
         read = False
         while True:  # most often nobody has changed it since ``known`` was read or written: that is compared first
-            before = found or known
+            before = found or msgspec.structs.replace(known, found=True)
             after = msgspec.structs.replace(before, **changes)
             if read if after == before else await self.swap(sandbox_id, raw, after):
                 return before

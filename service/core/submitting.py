@@ -1,7 +1,7 @@
 """Run a command once: claim, dispatch behind a fence, settle. For jobs and for execs alike.
 
-What `model/`'s job protocol asks for: nothing is sent without an acknowledged claim, nothing is sent twice by the
-service itself, the attempt goes up only past a void, and the boot mark is read before each dispatch.
+What `tests/unit/core/job_protocol.py` asks for: nothing is sent without an acknowledged claim, nothing is sent twice by
+the service itself, the attempt goes up only past a void, and the boot mark is read before each dispatch.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class Submitter:
             tenant=body.tenant,
             dispatched=dispatched,
         )
-        if made.done and order.first and (made.sandbox_known or not order.keyed):
+        if made.done and order.first and (not order.keyed or _made_here(made.sandbox)):
             order.own.add(token)
         return made.done, made.record
 
@@ -219,13 +219,18 @@ class Submitter:
         if record.state.failed:
             return True
         if self._prints_match(record, order):
-            return record.state is not ClaimState.ACCEPTED or record.token in order.own
+            return record.state is not ClaimState.ACCEPTED or self._own(record, order)
         if not record.state.confirmed:
             return False
         self._core.telemetry.claim("job", "conflict")
         raise errors.IdempotencyKeyReused(
             "This key was used for another command in this sandbox; this request ran nothing.", command_id=record.id
         )
+
+    @staticmethod
+    def _own(record: Record, order: Order) -> bool:
+        """The claim that the order made, and not one that it reopened since."""
+        return record.epoch == 1 and record.token in order.own
 
     @staticmethod
     def _prints_match(record: Record, order: Order) -> bool:
@@ -484,6 +489,11 @@ class Submitter:
             record = await self._core.follower.look(id, record)
             if record is None or record.state is not ClaimState.ACCEPTED:
                 return
+
+
+def _made_here(sandbox: bytes | None) -> bool:
+    """Whether a sandbox's record says that this Redis has all that ever happened in it."""
+    return sandbox is not None and not records.sandbox_record(sandbox).found
 
 
 async def _nothing() -> None:

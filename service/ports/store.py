@@ -60,8 +60,8 @@ class Claimed(NamedTuple):
 
     done: bool
     record: Record
-    sandbox_known: bool
-    """The sandbox of the job was remembered in that very moment."""
+    sandbox: bytes | None
+    """What was remembered of the job's sandbox in that very moment."""
 
 
 class JobRow(msgspec.Struct, frozen=True):
@@ -338,7 +338,8 @@ class Store(Protocol):
     async def reserve(self, name: str, member: str, *, limit: int | None, ttl: float) -> bool:
         """Take one of ``limit`` slots of ``name`` for ``member``, or keep the one it has, for ``ttl`` seconds from now.
 
-        False where others have them all. A slot ends by itself, so that a crash can't leak one.
+        With a limit it does not end earlier than before: who asks may not know that its job runs. False where others
+        have them all. A slot ends by itself, so that a crash can't leak one.
         """
         ...
 

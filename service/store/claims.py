@@ -81,7 +81,7 @@ class Claims(Kept, Part):
         *answer, known = await self._link.script(step, acknowledge=True)
         done, record = self._answer(id, answer)
         assert record is not None
-        return Claimed(done, record, bool(known))
+        return Claimed(done, record, known)
 
     async def take_over(self, seen: Record, *, token: str, owner: str, lease: float) -> tuple[bool, Record | None]:
         """Become the owner of a CLAIMED claim whose lease ran out."""

@@ -13,8 +13,8 @@ class Slots(Part):
 
     async def reserve(self, name: str, member: str, *, limit: int | None, ttl: float) -> bool:
         """Take or keep a slot."""
-        most = UNLIMITED if limit is None else limit
-        taken = await self._link.script(call("reserve", (keys.slots(name),), member, most, expiry_ms(ttl)))
+        what = (UNLIMITED if limit is None else limit, expiry_ms(ttl), int(limit is not None))
+        taken = await self._link.script(call("reserve", (keys.slots(name),), member, *what))
         return bool(taken)
 
     async def holders(self, name: str) -> dict[str, float]:

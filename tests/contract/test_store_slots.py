@@ -19,6 +19,14 @@ async def test_who_has_a_slot_keeps_it_when_all_are_taken(rig: StoreRig) -> None
     assert await rig.store.reserve("q", "a", limit=0, ttl=60)
 
 
+async def test_a_slot_that_is_asked_for_again_does_not_end_earlier(rig: StoreRig) -> None:
+    await rig.store.reserve("q", "a", limit=1, ttl=600)
+    await rig.store.reserve("q", "a", limit=1, ttl=30)
+    assert (await rig.store.holders("q"))["a"] > 500, "another request with its key, while it runs"
+    await rig.store.reserve("q", "a", limit=None, ttl=30)
+    assert (await rig.store.holders("q"))["a"] <= 30
+
+
 async def test_a_slot_given_back_is_free(rig: StoreRig) -> None:
     await rig.store.reserve("q", "a", limit=1, ttl=60)
     await rig.store.vacate("q", "a")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -32,6 +34,7 @@ class Rig:
             engine_url=engine_url,
             engine_api_key=KEY,
             volume=f"host:{root}/volumes",
+            fence_dir=f"/tmp/.oncebox-{secrets.token_hex(4)}",  # in plain sandboxes /tmp is everybody's
             **{"engine_interval": 1.0, "lease": 3.0, "claim_wait": 10.0, **settings},
         )
         self.replicas: list[Core] = []
@@ -85,6 +88,7 @@ async def rig(engine_url: str, redis_url: str, root: str, **settings: Any) -> As
     finally:
         for core in built.replicas:
             await core.shutdown(0.0)
+        shutil.rmtree(built.settings.fence_dir, ignore_errors=True)
 
 
 async def submit(core: Core, sandbox_id: str, command: str, key: str | None = None, **more: Any) -> str:

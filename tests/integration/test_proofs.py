@@ -25,7 +25,6 @@ from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
 
-DIRECTORY = "/tmp/.oncebox"
 TOKEN = 't=$(tr "\\0" " " </proc/$PPID/cmdline | grep -o "[0-9a-f]\\{32\\}" | head -n 1)'
 """A command's way to learn its token."""
 
@@ -60,10 +59,11 @@ def looked_at_when_over(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core.reconciler, "confirm", late)
 
 
-def printing(met: str, before: str = "") -> str:
+def printing(core: Core, met: str, before: str = "") -> str:
     """A command that prints its own marker, as its fence and mark have it."""
+    directory = core.settings.fence_dir
     return (
-        f"echo x >>ran; {TOKEN}; read -r b <{DIRECTORY}/boot; read -r f <{DIRECTORY}/$t; f=${{f#fp=}}; "
+        f"echo x >>ran; {TOKEN}; read -r b <{directory}/boot; read -r f <{directory}/$t; f=${{f#fp=}}; "
         f'{before}echo "oncebox-fence $t {met}"'
     )
 
@@ -77,7 +77,7 @@ KINDS = ["fp=$f", "void $b", "boot", "none"]
 async def test_a_job_that_wipes_the_fences_and_prints_its_own_marker_runs_once_and_is_lost(
     core: Core, box: str, before: str, met: str
 ) -> None:
-    id = await submit(core, box, f"{printing(met, before)}; rm -rf {DIRECTORY}", timeout=3)
+    id = await submit(core, box, f"{printing(core, met, before)}; rm -rf {core.settings.fence_dir}", timeout=3)
     seen: set[JobState] = set()
 
     async def over() -> bool:
@@ -98,7 +98,7 @@ async def test_a_job_that_wipes_the_fences_and_prints_its_own_marker_runs_once_a
 async def test_a_job_that_removes_its_own_fence_and_prints_its_own_marker_has_the_end_that_its_wrapper_noted(
     core: Core, box: str, met: str
 ) -> None:
-    id = await submit(core, box, f"{printing(met)}; rm -f {DIRECTORY}/$t; exit 5", timeout=3)
+    id = await submit(core, box, f"{printing(core, met)}; rm -f {core.settings.fence_dir}/$t; exit 5", timeout=3)
     page, _ = await follow(core, id)
     assert (page.state, page.exit_code) == (JobState.EXITED, 5)
     record, _ = await job(core, id)
@@ -123,7 +123,7 @@ async def test_a_command_that_met_another_mark_is_never_exited(
     submitted = core.engine.submit
 
     async def wiped(sandbox_id: str, spec: CommandSpec) -> str:
-        await core.engine.run_short(sandbox_id, f"rm -rf {DIRECTORY}", timeout=10)
+        await core.engine.run_short(sandbox_id, f"rm -rf {core.settings.fence_dir}", timeout=10)
         await core.fences.ready(sandbox_id)
         command = f"printf '{warned}'; {spec.command}" if printed == "all" else f"exec >/dev/full; {spec.command}"
         return await submitted(sandbox_id, msgspec.structs.replace(spec, command=command))
@@ -146,7 +146,7 @@ async def test_where_no_fence_can_be_made_the_job_fails_and_may_be_sent_again(
         if first:
             first = False
             token = spec.command[2:34]
-            await core.engine.run_short(sandbox_id, f"ln -s /nosuch/file {DIRECTORY}/{token}", timeout=10)
+            await core.engine.run_short(sandbox_id, f"ln -s /nosuch/file {core.settings.fence_dir}/{token}", timeout=10)
         return await submitted(sandbox_id, spec)
 
     monkeypatch.setattr(core.engine, "submit", full)
@@ -161,7 +161,8 @@ async def test_a_void_of_another_mark_sends_nothing_again(
     """The job ran; what stands in place of its fence is a void that was not made under its dispatch's mark."""
     monkeypatch.setattr(looking, "DEADLINE_GRACE", 2.0)
     monkeypatch.setattr(reconciling, "DEADLINE_GRACE", 2.0)
-    command = f'echo x >>ran; {TOKEN}; echo "void another 1" >{DIRECTORY}/$t; echo "oncebox-fence $t void another 1"'
+    void = f'echo "void another 1" >{core.settings.fence_dir}/$t'
+    command = f'echo x >>ran; {TOKEN}; {void}; echo "oncebox-fence $t void another 1"'
     id = await submit(core, box, command, timeout=2)
     await follow(core, id)
     record, _ = await job(core, id)

@@ -259,7 +259,7 @@ async def test_what_a_job_wrote_is_recorded_before_a_delete_though_others_look_a
 async def test_a_retry_whose_fence_is_damaged_is_not_told_that_its_key_was_reused(
     core: Core, other: Core, box: str, redis_server: RedisServer
 ) -> None:
-    command = "for f in /tmp/.oncebox/*; do case $f in */boot) ;; *) echo >$f; esac; done; sleep 2; exit 3"
+    command = f"for f in {core.settings.fence_dir}/*; do case $f in */boot) ;; *) echo >$f; esac; done; sleep 2; exit 3"
     id = await submit(core, box, command, "key")
     await asyncio.sleep(1)
     with redis_server.client() as client:

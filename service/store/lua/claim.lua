@@ -7,11 +7,11 @@
 -- A claim in that state with this very token is our own write whose answer was lost: done, with a fresh lease. Nothing
 -- has been sent yet then: sending begins when this is answered. It is written again, so that a WAIT behind it has
 -- something to wait for.
--- answer   as the others', and 1 where the job's sandbox is remembered (KEYS[#KEYS]): this Redis has not been emptied
+-- answer   as the others', and what is remembered of the job's sandbox (KEYS[#KEYS]), or nil
 
 local moves = { absent = "claimed dispatched" }
 
-local known = redis.call('EXISTS', KEYS[#KEYS])
+local known = redis.call('GET', KEYS[#KEYS])
 
 local function told(answer)
   answer[4] = known

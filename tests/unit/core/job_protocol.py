@@ -15,7 +15,9 @@ from tests.unit.core.job_world import (
     ACCEPTED,
     CLOSED,
     ENDED,
+    FOUND,
     MAX_ATTEMPT,
+    OWN,
     REFUSED,
     RUNNING,
     VOIDED,
@@ -37,15 +39,21 @@ from tests.unit.core.job_world import (
 
 
 def replicas(w: World, s: State) -> Iterator[Step]:
-    for r in (0, 1):
-        owner = s.owners[r]
+    """What the two can do; which is which does not matter."""
+    for owner, other in dict.fromkeys((s.owners, s.owners[::-1])):
+        who = f"owner {owner.token}" if owner and owner.token else "a replica"
         steps = idle(w, s) if owner is None else working(w, s, owner)
         for name, new, after in steps:
-            owners = (after, s.owners[1]) if r == 0 else (s.owners[0], after)
-            yield f"r{r} {name}", new._replace(owners=owners)
+            yield f"{who} {name}", new._replace(owners=pair(after, other))
         if owner is not None and s.left.crashes:
-            owners = (None, s.owners[1]) if r == 0 else (s.owners[0], None)
-            yield f"r{r} stops for good", spend(s, "crashes")._replace(owners=owners)
+            yield f"{who} stops for good", spend(s, "crashes")._replace(owners=pair(None, other))
+
+
+def pair(one: Owner | None, other: Owner | None) -> tuple[Owner | None, Owner | None]:
+    """In one order."""
+    if one is None or (other is not None and other > one):
+        one, other = other, one
+    return one, other
 
 
 OwnStep = tuple[str, State, Owner | None]
@@ -65,7 +73,7 @@ def idle(w: World, s: State) -> Iterator[OwnStep]:
 def asked(w: World, s: State, request: int) -> Iterator[OwnStep]:
     match s.claim.state if s.claim else None:
         case None:
-            yield from taken(w, s, "claim", 1, request)
+            yield from prepared(w, s, request)
         case ClaimState.REFUSED:
             yield from taken(w, s, "reopen", at(s) + (not w.has("refusal keeps the attempt")), request)
         case ClaimState.VOIDED:
@@ -73,23 +81,84 @@ def asked(w: World, s: State, request: int) -> Iterator[OwnStep]:
         case ClaimState.CLAIMED if s.claim is not None and s.claim.request == request:
             attempt = at(s) + (not w.has("a takeover keeps the attempt"))
             yield from taken(w, s, "take_over", attempt, request)
+        case ClaimState.DISPATCHED if not w.has("a dispatched claim is not taken over"):
+            yield from taken(w, s, "take_over", at(s), request)
         case _ if w.others and (heard := hears(w, s, request)) != s:
             yield f"request {request} asks", heard, None
 
 
-def taken(w: World, s: State, script: str, attempt: int, request: int, *, cancel: bool = False) -> Iterator[OwnStep]:
-    if attempt > w.attempts:
+def prepared(w: World, s: State, request: int) -> Iterator[OwnStep]:
+    """What the attempt must know is read before the claim is made; the fence of an earlier request only where the
+    sandbox was found at the engine: else this one is the first of its key.
+    """
+    found = s._replace(sandbox=s.sandbox or FOUND)
+    new, boot = marked(w, found)
+    owner = Owner(1, 0, "prepared", boot, request, first=w.others and found.sandbox == OWN)
+    look = not owner.first and w.has("an earlier run is looked for where the key may not be new")
+    earlier = names(s, 1) if look else 0
+    yield f"reads the mark {boot} for {request}", new, owner._replace(earlier=earlier)
+    if w.blind:
+        yield f"reads nothing for {request}", found, owner._replace(phase="failed", boot=0)
+
+
+def claiming(w: World, s: State, owner: Owner) -> Iterator[OwnStep]:
+    """The claim is made: dispatched by that very write, where the mark is known; else as claimed."""
+    if s.claim is not None:
+        yield from asked(w, s, owner.request)
+        yield "finds the claim made", s, None
         return
+    own = proves_first(w, s, owner)
     token = s.tokens + 1
-    new = s._replace(tokens=token)
-    new = w.write(script, new, C, attempt=attempt, token=token, cancel=cancel, met="", boot=0, request=request)
-    yield f"{script}s attempt {attempt} for {request}", new, Owner(attempt, token, "claimed", request=request)
+    s, owner = s._replace(tokens=token), owner._replace(token=token, own=own)
+    change: dict[str, Any] = {"attempt": 1, "token": token, "request": owner.request}
+    anothers = owner.earlier not in (0, owner.request)
+    if owner.boot and not anothers:
+        boot = owner.boot if w.has("the mark is in the write that dispatches") else 0
+        claimed = w.write("claim", s, D, boot=boot, **change)
+        yield "claims and dispatches attempt 1", claimed, owner._replace(phase="sending")
+    else:
+        phase = "failed" if owner.phase == "failed" else "earlier" if anothers else "ready"
+        yield "claims attempt 1", w.write("claim", s, C, **change), owner._replace(phase=phase)
+
+
+def proves_first(w: World, s: State, owner: Owner) -> bool:
+    """Whether no other request can have had the key, by what the claim's script finds."""
+    if not w.at_once:
+        return False
+    if not w.has("only a sandbox made under this Redis proves that a key is new"):
+        return True
+    if not w.has("that is seen in the claim's script"):
+        return owner.first
+    if not w.has("a record that was found again proves nothing"):
+        return owner.first and s.sandbox != ""
+    return owner.first and s.sandbox == OWN
+
+
+def marked(w: World, s: State) -> tuple[State, int]:
+    """The boot mark, made where there is none and one can be made."""
+    if not s.mark and w.fences and not s.full:
+        s = s._replace(mark=len(s.starts) + 1, starts=(*s.starts, s.start))
+    return s, s.mark
+
+
+def taken(
+    w: World, s: State, script: str, attempt: int, request: int, *, cancel: bool = False, own: bool = False
+) -> Iterator[OwnStep]:
+    if attempt > w.attempts or s.claim is None:
+        return
+    again = script == "take_over"
+    epoch, token = s.claim.epoch + 1, s.claim.token if again else s.tokens + 1
+    new = s if again else s._replace(tokens=token)
+    change = {"attempt": attempt, "token": token, "epoch": epoch, "request": request}
+    new = w.write(script, new, C, cancel=cancel, met="", boot=0, **change)
+    owner = Owner(attempt, token, "claimed", request=request, epoch=epoch, own=own)
+    yield f"{script}s attempt {attempt} for {request}", new, owner
 
 
 # -- what callers are told
 
 
-def hears(w: World, s: State, request: int) -> State:
+def hears(w: World, s: State, request: int, *, own: bool = False) -> State:
     """The answer by the record as it stands, if that is one; else the caller waits."""
     claim = s.claim
     if not w.others or claim is None or claim.state in (C, D, U, REFUSED, VOIDED):
@@ -102,7 +171,7 @@ def hears(w: World, s: State, request: int) -> State:
         if confirmed or not w.has("a key is called used by a confirmed record alone"):
             return told(s, request, "422")
         return s
-    return told(s, request, "202") if confirmed or not w.has("an accepted command is no answer yet") else s
+    return told(s, request, "202") if confirmed or own or not w.has("an accepted command is no answer yet") else s
 
 
 def told(s: State, request: int, answer: str) -> State:
@@ -124,7 +193,7 @@ def names(s: State, attempt: int) -> int:
 
 def followed(w: World, s: State, claim: Claim) -> State:
     """The run that the fence names is followed, and who waited for the first look hears of it."""
-    new = w.write("advance", s, RUNNING, request=names(s, claim.attempt) or claim.request)
+    new = w.follow(s, RUNNING, request=names(s, claim.attempt) or claim.request)
     return hears(w, new, claim.request)
 
 
@@ -134,7 +203,7 @@ def at(s: State) -> int:
 
 
 def working(w: World, s: State, owner: Owner) -> Iterator[OwnStep]:
-    mine = s.claim is not None and s.claim.token == owner.token
+    mine = s.claim is not None and owns(w, owner, s.claim)
     match owner.phase:
         case "claimed":
             if mine and s.claim is not None and s.claim.state is C:
@@ -144,32 +213,66 @@ def working(w: World, s: State, owner: Owner) -> Iterator[OwnStep]:
                     found = w.write("settle", s, RUNNING, request=other)
                     yield "finds the run of another request", hears(w, found, owner.request), None
                     return
-            can = w.fences and not s.full
-            new = s
-            if not s.mark and can:
-                new = s._replace(mark=len(s.starts) + 1, starts=(*s.starts, s.start))
-            yield f"reads the mark {new.mark}", new, owner._replace(phase="ready", boot=new.mark)
+            new, boot = marked(w, s)
+            yield f"reads the mark {boot}", new, owner._replace(phase="ready", boot=boot)
         case "ready":
             yield from dispatch(w, s, owner, mine)
         case "sending":
             if mine and s.claim is not None and s.claim.state is D:
-                yield "is refused", w.write("settle", s, REFUSED), None
+                yield "is refused, or gives it back unsent", w.write("settle", s, REFUSED), None
             message = Message(owner.attempt, owner.token, owner.boot, owner.request)
             yield "sends", s._replace(messages=(*s.messages, message)), owner._replace(phase="waiting")
         case "waiting":
             yield from answered(w, s, owner, mine)
+        case "again":
+            yield from trying_again(w, s, owner)
+        case _:
+            yield from beginning(w, s, owner, mine)
+
+
+def beginning(w: World, s: State, owner: Owner, mine: bool) -> Iterator[OwnStep]:
+    """Before anything can be sent: the claim is made, or ends as it is."""
+    claimed = mine and s.claim is not None and s.claim.state is C
+    match owner.phase:
+        case "failed" if mine:
+            yield "is refused", w.write("settle", s, REFUSED) if claimed else s, None
+        case "prepared" | "failed":
+            yield from claiming(w, s, owner)
+        case "earlier":
+            new = w.write("settle", s, RUNNING, request=owner.earlier) if claimed else s
+            yield "finds the run of another request", hears(w, new, owner.request), None
+
+
+def trying_again(w: World, s: State, owner: Owner) -> Iterator[OwnStep]:
+    """Who lost a reply goes on under the same token where that came to nothing."""
+    if s.claim is None or not s.claim.state.failed:
+        yield "gives up", s, None
+        return
+    own = not w.has("a claim that is reopened proves nothing")
+    yield from taken(w, s, "reopen", at(s) + (s.claim.state is VOIDED), owner.request, own=own)
+
+
+def owns(w: World, owner: Owner, claim: Claim) -> bool:
+    """One's own write: by token and epoch, since a claim that one takes over oneself keeps its token."""
+    by_epoch = w.has("a write is known by its epoch too")
+    return owner.token == claim.token and (owner.epoch == claim.epoch or not by_epoch)
 
 
 def dispatch(w: World, s: State, owner: Owner, mine: bool) -> Iterator[OwnStep]:
     sending = owner._replace(phase="sending")
-    if not (mine and s.claim is not None and s.claim.state is C):
+    if mine and s.claim is not None and s.claim.state is D:
+        yield "finds its write done", s, sending
+    elif not (mine and s.claim is not None and s.claim.state is C):
         if not w.has("nothing is sent without an acknowledged claim"):
             yield "sends without a claim", s, sending
         yield "is stale", hears(w, s, owner.request), None
     elif s.claim.cancel:
         yield "does not start what is cancelled", w.write("settle", s, CLOSED, why="cancelled"), None
     else:
-        yield "dispatches", w.write("dispatch", s, D, boot=owner.boot), sending
+        sent = w.write("dispatch", s, D, boot=owner.boot)
+        yield "dispatches", sent, sending
+        if w.blind:
+            yield "dispatches, and the answer is lost", sent, owner
 
 
 def answered(w: World, s: State, owner: Owner, mine: bool) -> Iterator[OwnStep]:
@@ -178,16 +281,19 @@ def answered(w: World, s: State, owner: Owner, mine: bool) -> Iterator[OwnStep]:
         for token, met in s.replies:
             if token == owner.token:
                 new = w.write("settle", s, ACCEPTED, met=met)
-                yield f"hears of a command that met {met}", hears(w, new, owner.request), None
+                yield f"hears of a command that met {met}", hears(w, new, owner.request, own=owner.own), None
     elif not mine and w.others and any(token == owner.token for token, _ in s.replies):
         failed = state in (REFUSED, VOIDED) and not w.has("a failure is told to its own request alone")
         new = told(s, owner.request, "failed") if failed else hears(w, s, owner.request)
         yield "hears of its command, and is stale", new, None
     lost = w.write("settle", s, U) if mine and state is D else s
-    yield "loses the reply", lost, None
+    if mine and state is D and not w.has("who began to send does not give it back"):
+        yield "gives it back", w.write("settle", s, REFUSED), None
+    again = owner._replace(phase="again") if owner.own and w.again else None
+    yield "loses the reply", lost, again
     if not w.has("nothing is sent twice") and mine:
-        again = Message(owner.attempt, owner.token, s.mark, owner.request)
-        yield "loses the reply, sends again", lost._replace(messages=(*lost.messages, again)), None
+        second = Message(owner.attempt, owner.token, s.mark, owner.request)
+        yield "loses the reply, sends again", lost._replace(messages=(*lost.messages, second)), None
 
 
 # -- whoever follows
@@ -201,7 +307,7 @@ def followers(w: World, s: State) -> Iterator[Step]:
         return
     match claim.state:
         case ClaimState.CLAIMED:
-            if not any(o and o.token == claim.token for o in s.owners):
+            if not any(o and owns(w, o, claim) for o in s.owners):
                 yield "its lease ran out", w.write("abandon", s, REFUSED)
         case ClaimState.DISPATCHED:
             yield "its lease ran out", w.write("abandon", s, U)
@@ -213,9 +319,9 @@ def followers(w: World, s: State) -> Iterator[Step]:
             yield from reconciled(w, s, claim)
         case ClaimState.RUNNING:
             if claim.attempt not in s.alive:
-                yield "it ended", w.write("advance", s, ENDED)
+                yield "it ended", w.follow(s, ENDED)
         case ClaimState.ENDED:
-            yield "it is recorded", w.write("advance", s, CLOSED, why="recorded")
+            yield "it is recorded", w.follow(s, CLOSED, why="recorded")
 
 
 def restored(w: World, s: State) -> Iterator[Step]:
@@ -254,13 +360,13 @@ def confirmed(w: World, s: State, claim: Claim) -> Iterator[Step]:
         case "empty":
             yield from emptied(w, s, claim)
         case "died":
-            yield "its wrapper died", w.write("advance", s, CLOSED, why="lost")
+            yield "its wrapper died", w.follow(s, CLOSED, why="lost")
         case "void" if met_a_void(w, s, claim):
-            yield "it met a void", w.write("advance", s, VOIDED)
+            yield "it met a void", w.follow(s, VOIDED)
         case "none":
-            yield "there was no fence to be had", w.write("advance", s, REFUSED)
+            yield "there was no fence to be had", w.follow(s, REFUSED)
         case "boot" if not w.has("what met another mark is not sent again"):
-            yield "it met another mark: sent again", w.write("advance", s, REFUSED)
+            yield "it met another mark: sent again", w.follow(s, REFUSED)
         case _:
             yield from doubted(w, s, claim)
 
@@ -270,13 +376,13 @@ def doubted(w: World, s: State, claim: Claim) -> Iterator[Step]:
     if kind_of(s, claim.attempt) == "run":
         yield "the run that its fence names is followed", followed(w, s, claim)
     elif met_a_void(w, s, claim):
-        yield "its fence is a void", w.write("advance", s, VOIDED)
+        yield "its fence is a void", w.follow(s, VOIDED)
     elif kind_of(s, claim.attempt) == "empty":
         yield from emptied(w, s, claim)
     else:
         yield from replaced(w, s, claim)
     if claim.state is ACCEPTED:
-        yield "nothing proves that it ran", w.write("advance", s, U)
+        yield "nothing proves that it ran", w.follow(s, U)
 
 
 def reconciled(w: World, s: State, claim: Claim) -> Iterator[Step]:
@@ -290,14 +396,14 @@ def reconciled(w: World, s: State, claim: Claim) -> Iterator[Step]:
     elif kind == "empty":
         yield from emptied(w, s, claim)
     elif kind == "half" and not w.has("a void is made in one step"):
-        yield "half a void is taken for a run", w.write("advance", s, RUNNING)
+        yield "half a void is taken for a run", w.follow(s, RUNNING)
     else:
         made = s._replace(fences=s.fences | {(claim.attempt, "void")})
         if kind == "void" or not s.full:
             if claim.cancel:
-                yield "voided, cancelled", w.write("advance", made, CLOSED, why="cancelled")
+                yield "voided, cancelled", w.follow(made, CLOSED, why="cancelled")
             else:
-                yield "voided", w.write("advance", made, VOIDED)
+                yield "voided", w.follow(made, VOIDED)
         if kind is None and not s.full:
             if s.left.deaths and w.has("a void is made in one step"):
                 yield "a void dies half-way", spend(s, "deaths")
@@ -316,9 +422,9 @@ def emptied(w: World, s: State, claim: Claim) -> Iterator[Step]:
     elif kind is None:
         yield from replaced(w, s, claim)
     elif claim.attempt not in s.alive and not begun:
-        yield "its wrapper died", w.write("advance", s, CLOSED, why="lost")
+        yield "its wrapper died", w.follow(s, CLOSED, why="lost")
     elif claim.attempt in s.alive:
-        yield "it runs, without details", w.write("advance", s, RUNNING)
+        yield "it runs, without details", w.follow(s, RUNNING)
 
 
 def replaced(w: World, s: State, claim: Claim) -> Iterator[Step]:
@@ -326,15 +432,15 @@ def replaced(w: World, s: State, claim: Claim) -> Iterator[Step]:
     if kind_of(s, claim.attempt) == "run":
         yield "its fence is found", followed(w, s, claim)
     elif claim.attempt in s.alive and w.has("the living are looked for"):
-        yield "it is found alive", w.write("advance", s, RUNNING)
+        yield "it is found alive", w.follow(s, RUNNING)
     elif not claim.boot:
-        yield "it was not started without a fence", w.write("advance", s, CLOSED, why="lost")
+        yield "it was not started without a fence", w.follow(s, CLOSED, why="lost")
     elif s.starts[claim.boot - 1] != s.start or s.mark == claim.boot:
-        yield "the container was replaced", w.write("advance", s, CLOSED, why="lost")
+        yield "the container was replaced", w.follow(s, CLOSED, why="lost")
     elif not w.has("a wiped directory proves nothing"):
-        yield "taken for a new container", w.write("advance", s, CLOSED, why="lost")
+        yield "taken for a new container", w.follow(s, CLOSED, why="lost")
     elif claim.attempt not in s.alive and not any(x.message.attempt == claim.attempt for x in s.wrappers):
-        yield "its deadline passed", w.write("advance", s, CLOSED, why="lost")
+        yield "its deadline passed", w.follow(s, CLOSED, why="lost")
 
 
 # -- execd and the sandbox
@@ -433,15 +539,28 @@ def begun(w: World, s: State, message: Message) -> Iterator[Step]:
 # -- what goes wrong
 
 
-def troubles(w: World, s: State) -> Iterator[Step]:
+def forgotten(w: World, s: State) -> Iterator[Step]:
+    """What Redis loses."""
     left = s.left
-    emptied_sandbox: dict[str, Any] = {"alive": frozenset(), "wrappers": (), "start": s.start + 1}
     if left.flushes:
-        yield "Redis is emptied", spend(s, "flushes")._replace(claim=None, saved=None)
+        yield "Redis is emptied", spend(s, "flushes")._replace(claim=None, saved=None, sandbox="" if w.others else OWN)
+    if w.others and not s.sandbox:
+        kept = w.has("an old reading is not written back as this Redis's own")
+        yield "an old reading of the sandbox is changed and written", s._replace(sandbox=FOUND if kept else OWN)
+    if left.losses and s.claim is not None:
+        yield "Redis loses the claim alone", spend(s, "losses")._replace(claim=None, saved=None)
+    if left.expiries and s.claim is not None and s.claim.state is CLOSED:
+        yield "the retention is over", spend(s, "expiries")._replace(claim=None)
     if left.rollbacks and s.saved is None and s.claim is not None:
         yield "a replica of Redis falls behind here", s._replace(saved=s.claim)
     if left.rollbacks and s.saved is not None and s.saved != s.claim:
         yield "Redis falls back", spend(s, "rollbacks")._replace(claim=s.saved, saved=None)
+
+
+def troubles(w: World, s: State) -> Iterator[Step]:
+    left = s.left
+    emptied_sandbox: dict[str, Any] = {"alive": frozenset(), "wrappers": (), "start": s.start + 1}
+    yield from forgotten(w, s)
     if left.swaps:
         new = spend(s, "swaps")._replace(**WIPED, **emptied_sandbox)
         yield "the container comes back with a new file system", new
@@ -505,33 +624,44 @@ def cleaned(w: World, s: State) -> Iterator[Step]:
 
 # -- what must not be
 
+TWICE = "the command ran twice"
+FOREVER = "unknown for ever"
 ANOTHERS = "told 202, but another request's run is followed"
 
 
 def fault_of(w: World, s: State) -> str:
-    claim = s.claim
+    """What is wrong; "" for nothing."""
     if s.fault:
         return s.fault
     if s.runs > 1 and w.fences:
-        return "the command ran twice"
-    if claim is None:
-        return ""
-    if claim.state in (RUNNING, ENDED):
-        for request, answer in s.told:
-            if answer == "202" and request != claim.request and request not in s.ran_for:
-                return ANOTHERS
+        return TWICE
+    return (said_wrongly(s, s.claim) or without_end(w, s, s.claim)) if s.claim else ""
+
+
+def said_wrongly(s: State, claim: Claim) -> str:
+    following = claim.state in (RUNNING, ENDED)
+    for request, answer in s.told if following else ():
+        if answer == "202" and request != claim.request and request not in s.ran_for:
+            return ANOTHERS
     if claim.state is VOIDED and claim.attempt in s.ran:
         return "voided, but it ran"
     if claim.state is CLOSED and claim.why == "cancelled" and claim.attempt in s.ran:
         return "cancelled before it started, but it ran"
-    if claim.state in (RUNNING, ENDED) and claim.attempt not in s.ran:
+    if following and claim.attempt not in s.ran:
         return "followed, but it never ran"
     if claim.state is CLOSED and claim.why == "lost" and claim.attempt in s.alive:
         return "lost, but it still runs"
-    waits = s.full or s.wrappers or claim.attempt in s.alive
-    if claim.state is U and claim.boot and not waits and not any(followers(w, s)):
-        return "unknown for ever"
     return ""
+
+
+def without_end(w: World, s: State, claim: Claim) -> str:
+    if claim.state is not U:
+        return ""
+    named = names(s, claim.attempt) == claim.request
+    if not claim.boot:  # what was sent without a fence waits for its sandbox's end; what has one must not
+        return FOREVER if named and not any(s.owners) else ""
+    waits = s.full or s.wrappers or claim.attempt in s.alive
+    return FOREVER if not waits and not any(followers(w, s)) else ""
 
 
 @dataclass(frozen=True)

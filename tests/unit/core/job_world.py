@@ -20,6 +20,8 @@ C, D, U = ClaimState.CLAIMED, ClaimState.DISPATCHED, ClaimState.UNKNOWN
 REFUSED, VOIDED, ACCEPTED = ClaimState.REFUSED, ClaimState.VOIDED, ClaimState.ACCEPTED
 RUNNING, ENDED, CLOSED = ClaimState.RUNNING, ClaimState.ENDED, ClaimState.CLOSED
 
+OWN, FOUND = "own", "found"
+
 MAX_ATTEMPT = 3
 """Attempts that are looked at, unless a world says fewer."""
 
@@ -39,6 +41,7 @@ class Claim(NamedTuple):
     met: str = ""
     why: str = ""
     request: int = 1
+    epoch: int = 1
 
 
 class Owner(NamedTuple):
@@ -49,6 +52,13 @@ class Owner(NamedTuple):
     phase: str
     boot: int = 0
     request: int = 1
+    epoch: int = 1
+    first: bool = False
+    """The sandbox's record was this Redis's own when the request came."""
+    earlier: int = 0
+    """Whose run the fence names."""
+    own: bool = False
+    """No other request can have had the key."""
 
 
 class Message(NamedTuple):
@@ -85,6 +95,8 @@ class Budget(NamedTuple):
     forgeries: int = 0
     removals: int = 0
     marks: int = 0
+    losses: int = 0
+    expiries: int = 0
 
 
 class State(NamedTuple):
@@ -107,6 +119,8 @@ class State(NamedTuple):
     ran: frozenset[int] = frozenset()
     runs: int = 0
     tokens: int = 0
+    sandbox: str = OWN
+    """What is remembered of the sandbox: made under this Redis, found at the engine, or nothing."""
     names: frozenset[tuple[int, int]] = frozenset()
     """Of each run's fence, whose request it names."""
     ran_for: frozenset[int] = frozenset()
@@ -128,8 +142,14 @@ class World:
     """Whether the sandbox can hold a mark at all."""
     fine: bool = False
     """Wrappers take their steps one by one; needed only where something can happen in between."""
+    blind: bool = False
+    """A replica may fail to read the mark, or to hear of its own dispatch."""
     others: bool = False
     """A second request with the same key comes too."""
+    at_once: bool = True
+    """An accepted command is an answer at once where no other request can have had the key."""
+    again: bool = False
+    """Who lost a reply tries again under the same token."""
     attempts: int = MAX_ATTEMPT
     marked: bool = False
     """The mark was made when the sandbox became ready."""
@@ -146,11 +166,19 @@ class World:
     def write(self, script: str, s: State, to: ClaimState, **change: Any) -> State:
         """The claim after a script, which the real table must allow."""
         source = s.claim.state if s.claim else None
-        assert to in SCRIPTS[script].get(source, ()), f"{script}: {source} -> {to} is not in the table"
+        if script != "take_over" or self.has("a dispatched claim is not taken over"):
+            assert to in SCRIPTS[script].get(source, ()), f"{script}: {source} -> {to} is not in the table"
         self.moves.add((script, source, to))
         if s.claim is None:
             return s._replace(claim=Claim(to, **change))
+        if to.failed:  # the key is free; who was told 202 hears of it by the next poll
+            s = s._replace(told=s.told - {(s.claim.request, "202")})
+            assert s.claim is not None
         return s._replace(claim=s.claim._replace(state=to, **change))
+
+    def follow(self, s: State, to: ClaimState, **change: Any) -> State:
+        """What a follower writes: what it saw, or the end."""
+        return self.write("advance" if to.active else "finish", s, to, **change)
 
 
 Step = tuple[str, State]

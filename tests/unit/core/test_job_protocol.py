@@ -3,10 +3,12 @@
 The parties' steps and the claim's moves are in `job_protocol`; `service.core.states.SCRIPTS` is the table they use.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from service.core.states import SCRIPTS, ClaimState
-from tests.unit.core.job_protocol import ANOTHERS, NOT_NOTHING, explore
+from tests.unit.core.job_protocol import ANOTHERS, FOREVER, NOT_NOTHING, TWICE, explore
 from tests.unit.core.job_world import Budget, World
 
 WORLDS = {
@@ -18,25 +20,54 @@ WORLDS = {
     "a job wipes the directory": World(Budget(copies=1, wipes=1, restarts=1, crashes=0), fine=True, marked=True),
     "a job wipes the directory of a container that stays": World(Budget(copies=1, wipes=1), fine=True, marked=True),
     "the disk is full, and some die half-way": World(Budget(copies=1, full=1, deaths=1, crashes=0), marked=True),
-    "a caller cancels": World(Budget(copies=1, cancels=1)),
+    "a caller cancels": World(Budget(copies=1, cancels=1), blind=True),
+    "the mark can't be read, and Redis is emptied": World(Budget(calls=3, flushes=1, crashes=0), blind=True),
+    "the mark can't be read, and the file system is replaced": World(Budget(calls=3, swaps=1, crashes=0), blind=True),
     "fences are cleaned away": World(Budget(copies=1, cleans=1, flushes=1)),
     "a job wipes the directory and prints a marker": World(Budget(copies=1, forgeries=1, crashes=0), marked=True),
     "a job removes its fence and prints a marker": World(Budget(removals=1), marked=True),
     "a mark is made meanwhile": World(Budget(full=1, marks=1)),
     "another request has the key": World(Budget(calls=3, flushes=1, crashes=0), others=True, attempts=2),
     "another request has the key, and one stops": World(Budget(calls=2, flushes=1), others=True, attempts=2),
+    "another request has the key, and one tries again": World(
+        Budget(calls=2, flushes=1, crashes=0), others=True, attempts=2, again=True
+    ),
     "no fence can be made": World(Budget(copies=1, flushes=1), fences=False),
 }
 
 Move = tuple[str, ClaimState | None, ClaimState]
 
-TWICE = "the command ran twice"
 STILL_RUNS = "lost, but it still runs"
 
 RULES: list[tuple[str, tuple[str, ...], str, str]] = [
     # Rule 1
     ("refusal", ("refusal keeps the attempt",), "Redis is emptied", TWICE),
-    ("takeover", ("a takeover keeps the attempt",), "Redis is emptied", TWICE),
+    ("takeover", ("a takeover keeps the attempt",), "the mark can't be read, and Redis is emptied", TWICE),
+    # Straight to dispatched
+    (
+        "the mark in that very write",
+        ("the mark is in the write that dispatches",),
+        "Redis is emptied",
+        FOREVER,
+    ),
+    (
+        "no takeover from dispatched",
+        ("a dispatched claim is not taken over",),
+        "the file system is replaced",
+        TWICE,
+    ),
+    (
+        "giving back what was not sent",
+        ("who began to send does not give it back",),
+        "the file system is replaced",
+        TWICE,
+    ),
+    (
+        "token and epoch",
+        ("a write is known by its epoch too",),
+        "the mark can't be read, and the file system is replaced",
+        TWICE,
+    ),
     # Rule 2
     (
         "the void's mark",
@@ -130,6 +161,31 @@ RULES: list[tuple[str, tuple[str, ...], str, str]] = [
         "another request has the key",
         NOT_NOTHING,
     ),
+    # What proves that a key is new
+    (
+        "a sandbox made under this Redis",
+        ("only a sandbox made under this Redis proves that a key is new",),
+        "another request has the key",
+        ANOTHERS,
+    ),
+    (
+        "Redis is emptied between the read of the sandbox and the claim",
+        ("that is seen in the claim's script",),
+        "another request has the key",
+        ANOTHERS,
+    ),
+    (
+        "and the sandbox is found again",
+        ("a record that was found again proves nothing",),
+        "another request has the key",
+        ANOTHERS,
+    ),
+    (
+        "an old reading",
+        ("an old reading is not written back as this Redis's own",),
+        "another request has the key",
+        ANOTHERS,
+    ),
     # What the texts are made of
     (
         "one step for a void",
@@ -161,10 +217,9 @@ NOT_EXPLORED: dict[str, set[Move]] = {
     },
     "two moves of the model in one": {
         ("advance", ClaimState.UNKNOWN, ClaimState.ACCEPTED),
-        ("advance", ClaimState.UNKNOWN, ClaimState.ENDED),
-        ("advance", ClaimState.UNKNOWN, ClaimState.REFUSED),
+        ("finish", ClaimState.UNKNOWN, ClaimState.REFUSED),
         ("advance", ClaimState.ACCEPTED, ClaimState.ENDED),
-        ("advance", ClaimState.RUNNING, ClaimState.CLOSED),
+        ("finish", ClaimState.RUNNING, ClaimState.CLOSED),
         ("restore", None, ClaimState.ENDED),
     },
     "sandboxes only, as the script itself holds": {
@@ -174,11 +229,21 @@ NOT_EXPLORED: dict[str, set[Move]] = {
 """Why -> moves of a job that are in the table and not in the model."""
 
 
+FALLS_BACK = {
+    "loses the claim alone": Budget(calls=2, losses=1, crashes=0),
+    "falls back to an older state of the claim": Budget(calls=2, rollbacks=1, crashes=0),
+    "forgets the claim, whose retention is over, before the fence is cleaned away": Budget(
+        calls=2, expiries=1, crashes=0
+    ),
+}
+"""What an answer at once does not survive: Redis forgets a claim and still knows its sandbox."""
+
+
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_protocol_holds(name: str) -> None:
     found = explore(WORLDS[name])
     assert found.faults == {}
-    assert found.states > 1_000
+    assert found.states > 500
 
 
 @pytest.mark.parametrize(("rules", "world", "fault"), [rule[1:] for rule in RULES], ids=[rule[0] for rule in RULES])
@@ -190,6 +255,20 @@ def test_without_the_rule_it_does_not_hold(rules: tuple[str, ...], world: str, f
 def test_what_stays_is_redis_emptied_and_the_file_system_replaced_both_at_once() -> None:
     found = explore(World(Budget(flushes=1, swaps=1, crashes=0)), until=TWICE)
     assert {"Redis is emptied", "the container comes back with a new file system"} <= set(found.faults[TWICE])
+
+
+@pytest.mark.parametrize("budget", FALLS_BACK.values(), ids=FALLS_BACK)
+def test_what_stays_is_another_requests_result_where_redis_forgets_a_claim_and_knows_its_sandbox(
+    budget: Budget,
+) -> None:
+    world = World(budget, others=True, attempts=2)
+    assert set(explore(world).faults) == {ANOTHERS}, "answers alone: nothing runs twice"
+    assert explore(replace(world, at_once=False)).faults == {}
+
+
+def test_an_earlier_run_need_not_be_looked_for_where_the_first_look_is_waited_for() -> None:
+    world = WORLDS["another request has the key, and one stops"]
+    assert explore(world.without("an earlier run is looked for where the key may not be new")).faults == {}
 
 
 def test_every_move_of_a_job_that_the_table_allows_is_explored() -> None:
