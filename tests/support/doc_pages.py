@@ -161,7 +161,8 @@ class Runner:
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         mark = f'__code=$?; printf "\\n{MARK} %d\\n" $__code; (exit $__code)\n'
-        self._shell.stdin.write(f"{command}\n{mark}".encode())
+        # Standard input is the script: it is kept from the commands.
+        self._shell.stdin.write(f"{{ {command}\n}} </dev/null\n{mark}".encode())
         self._shell.stdin.flush()
         lines: list[str] = []
         for raw in self._shell.stdout:
