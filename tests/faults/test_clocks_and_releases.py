@@ -62,9 +62,9 @@ async def test_clocks_an_hour_apart__leases_hold_and_are_taken_over(rig: Rig, tm
     for doomed, other in (rig.replicas, rig.replicas[::-1]):
         sandbox_id = await rig.sandbox(other)
         marks = [f"{doomed.name}{number}" for number in range(tries)]
-        doomed.points.hold("before_dispatch")
+        doomed.points.hold("dispatched")
         calls = [asyncio.create_task(rig.caller.submit(doomed.url, sandbox_id, rig.command(m), key=m)) for m in marks]
-        await doomed.points.reached("before_dispatch", times=tries)
+        await doomed.points.reached("dispatched", times=tries)
         waiting = [
             asyncio.create_task(rig.caller.submit(other.url, sandbox_id, rig.command(m), key=m, patience=90))
             for m in marks
