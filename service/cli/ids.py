@@ -1,4 +1,4 @@
-"""Ids as people type them: a job's last digits do, where they name one job."""
+"""Ids as people type them: a job's last characters do, where they name one job."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ if TYPE_CHECKING:
     from service.client import AsyncClient
 
 SHORT = 12
-"""Digits of a job's id that stand for it where there is little room: 48 bits tell a tenant's jobs apart."""
+"""Characters of a job's id that stand for it where there is little room: 72 bits."""
 LOOKED_AT = 1000
 """Jobs, newest first, among which a short id is looked for."""
 
-_SHORT = re.compile(r"[0-9a-f]{6,32}")
+_SHORT = re.compile(r"(?!cmd_)[A-Za-z0-9_-]{6,40}")
+
+
+def short_id(id: str) -> str:
+    """The end of a job's id: at least ``SHORT`` characters, and none that begins as an option does."""
+    length = SHORT
+    while id[-length:].startswith("-") and length < len(id):
+        length += 1
+    return id[-length:]
 
 
 async def full_id(client: AsyncClient, text: str) -> str:

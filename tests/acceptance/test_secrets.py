@@ -129,9 +129,9 @@ def test_secrets_are_written_nowhere(stage: Stage) -> None:
         for secret in NEVER:
             assert secret.encode() not in name + value, (name, secret)
         if VARIABLE.encode() in value:
-            assert name.endswith(b":request"), name
+            assert b":request:" in name, name
         if COMMAND.encode() in value:
-            assert name.endswith((b":request", b":claim")), name
+            assert b":request:" in name or b":claim:" in name, name
     assert any(VARIABLE.encode() in value for value in kept.values()), "nothing was looked for in the right place"
 
 

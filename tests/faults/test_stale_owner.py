@@ -81,8 +81,9 @@ NO_MARK = {"ONCEBOX_FENCE_DIR": "/proc/no-mark"}
 
 @tries(short=5, long=50)
 async def test_a_stale_owner_does_not_touch_a_claim_that_another_replica_holds(rig: Rig, tries: int) -> None:
-    """Both are at the same step: only the token and the epoch tell them apart. Without a mark a claim is made first, and
-    dispatched by a second write; with one it is never taken over.
+    """Both are at the same step: only the token and the epoch tell them apart.
+
+    Without a mark a claim is made first, and dispatched by a second write; with one it is never taken over.
     """
     tally = Tally("stale owner goes on while the new one holds the claim")
     await rig.start(replicas=2, env=NO_MARK)

@@ -11,7 +11,7 @@ import click
 from service.cli.arguments import Command
 from service.cli.commands.listing import filter_options, print_first
 from service.cli.exit_codes import because, in_words
-from service.cli.ids import SHORT, full_id
+from service.cli.ids import full_id, short_id
 from service.cli.output.tables import Column, ago, between, print_details, print_table, terminal_width
 from service.cli.output.terminal import print_json, put
 from service.cli.state import json_option
@@ -128,7 +128,7 @@ def _print_jobs(jobs: Sequence[Job]) -> None:
     )
     rows = [
         [
-            job.command_id[-SHORT:] if narrow else job.command_id,
+            short_id(job.command_id) if narrow else job.command_id,
             job.state.value,
             "" if job.exit_code is None else str(job.exit_code),
             ago(job.submitted_at),

@@ -18,7 +18,7 @@ from tests.unit.api import fakes
 from tests.unit.api.fakes import JOB, FakeCore, ask, post
 
 RUN = {"sandbox_id": "sb", "command": "echo s3cret", "env": {"A": "s3cret"}}
-COMMAND_ID = identity.command_id("sb", "0" * 32)
+COMMAND_ID = identity.command_id("sb", "A" * 22)
 
 CHANGES: list[tuple[str, str, Any, dict[str, str]]] = [
     ("POST", "/v1/sandboxes", {}, {"action": "sandbox.create", "sandbox_id": "sb"}),

@@ -11,11 +11,11 @@ import pytest
 
 from service import context
 from service.api.logs import JsonLines
-from service.core.identity import command_id, random_token
+from service.core.identity import command_id, job_ref
 from service.core.tasks import Tasks
 from tests.unit.api.fakes import FakeCore, ask
 
-COMMAND = command_id("sb", random_token())
+COMMAND = command_id("sb", job_ref(None))
 
 
 @pytest.fixture
