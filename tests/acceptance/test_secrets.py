@@ -153,7 +153,7 @@ def in_redis(stage: Stage) -> dict[bytes, bytes]:
                 case _:
                     value = repr(client.zrange(name, 0, -1)).encode()
             if isinstance(value, bytes):  # else it has just ended
-                found[name] = packing.unpack(value) if name.endswith((b":request", b":streams")) else value
+                found[name] = packing.unpack(value) if (b":request:" in name or b":streams:" in name) else value
     return found
 
 
