@@ -105,7 +105,8 @@ class Listener:
         if self._size >= WAITING:
             self._room.clear()
             try:
-                await asyncio.wait_for(self._room.wait(), STALLED)
+                async with asyncio.timeout(STALLED):
+                    await self._room.wait()
             except TimeoutError:
                 self.leave()
 

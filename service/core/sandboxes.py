@@ -255,8 +255,8 @@ class Sandboxes:
         delay = 0.05
         while True:
             try:
-                shown = self._shown_as(tenant, sandbox_id, seen)
-                sandbox = await asyncio.wait_for(shown, max(5.0, deadline - loop.time()))
+                async with asyncio.timeout(max(5.0, deadline - loop.time())):
+                    sandbox = await self._shown_as(tenant, sandbox_id, seen)
             except (errors.EngineUnavailable, TimeoutError):
                 record = await self.known(tenant, sandbox_id)
                 sandbox = records.sandbox_view(sandbox_id, record, None, ready=False)

@@ -60,7 +60,8 @@ class Watch:
         """Wait until the record changes; False when ``timeout`` seconds went by."""
         news = self._news
         try:
-            await asyncio.wait_for(news.wait(), timeout)
+            async with asyncio.timeout(timeout):  # `wait_for` loses a cancellation that meets the news, before 3.12
+                await news.wait()
         except TimeoutError:
             return False
         return True
@@ -110,7 +111,8 @@ class Watches:
         while True:
             if delay > 0:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(watch.poked.wait(), delay)
+                    async with asyncio.timeout(delay):
+                        await watch.poked.wait()
             watch.poked.clear()
             delay = await self._read(id, watch)
 

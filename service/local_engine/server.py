@@ -116,7 +116,8 @@ class Dispatcher:
         if not sandbox.thawed.is_set():
             await take_in(request, path)
             try:
-                await asyncio.wait_for(sandbox.thawed.wait(), PROXY_SECONDS)
+                async with asyncio.timeout(PROXY_SECONDS):
+                    await sandbox.thawed.wait()
             except TimeoutError as error:
                 message = f"The backend sandbox {place} did not respond in time: "
                 raise Refused(504, "BACKEND_TIMEOUT", message) from error

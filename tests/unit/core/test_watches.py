@@ -91,3 +91,13 @@ async def test_what_was_read_this_moment_is_not_read_again_until_it_changes() ->
         assert await watch.change(10)
         assert store.count == 2
     await tasks.cancel_all()
+
+
+async def test_who_is_cancelled_in_the_moment_of_a_change_waits_no_longer() -> None:
+    watch = Watch()
+    waiter = asyncio.create_task(watch.change(60.0))
+    await asyncio.sleep(0)
+    watch.wake()
+    waiter.cancel()
+    await asyncio.wait({waiter}, timeout=10)
+    assert waiter.cancelled(), "a poll would go on for as long as it may wait, though its caller has left"
