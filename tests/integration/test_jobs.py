@@ -6,7 +6,8 @@ import asyncio
 import base64
 import functools
 import random
-from pathlib import Path
+import secrets
+import shlex
 from typing import Any
 
 import pytest
@@ -450,22 +451,27 @@ PROFILES = {
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 @pytest.mark.parametrize("place", ["sandbox", "command"])
 async def test_a_file_that_the_shell_reads_first_is_read_once_and_hides_no_result(
-    here: Rig, core: Core, other: Core, tmp_path: Path, profile: str, place: str
+    here: Rig, core: Core, other: Core, profile: str, place: str
 ) -> None:
-    (tmp_path / "profile").write_text(profile.format(here=tmp_path))
-    env = {"BASH_ENV": str(tmp_path / "profile"), "LC_ALL": "xx_XX", "BASH_FUNC_exit%%": "() { builtin exit 9; }"}
+    folder = f"/tmp/shell-{secrets.token_hex(4)}"
+    env = {"BASH_ENV": f"{folder}/profile", "LC_ALL": "xx_XX", "BASH_FUNC_exit%%": "() { builtin exit 9; }"}
     box = await here.sandbox(core, env=env if place == "sandbox" else None)
+    text = shlex.quote(profile.format(here=folder))
+    await execute(core, box, f"mkdir {folder}; printf %s {text} >{folder}/profile")  # not there yet, so not read yet
     sent = env if place == "command" else None
     shown = "" if "exec" in profile else "out\n"
+
+    async def read() -> bytes:
+        return (await core.engine.read_file(box, f"{folder}/read", 0, 100)).data
 
     job = await submit(core, box, "echo out; exit 3", env=sent)
     ended, output = await follow(other, job, seconds=20)
     assert (ended.state, ended.exit_code) == (JobState.EXITED, 9)
     assert output.endswith(shown)
     assert output.count("cannot change locale") <= 1
-    assert (tmp_path / "read").read_text() == "read\n"
+    assert await read() == b"read\n"
 
     request = Exec(sandbox_id=box, command="echo out; exit 3", env=sent)
     result = (await core.execs.run("default", request, None)).value
     assert (result.exit_code, result.stdout) == (9, shown)
-    assert (tmp_path / "read").read_text() == "read\nread\n"
+    assert await read() == b"read\nread\n"
