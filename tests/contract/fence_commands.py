@@ -139,9 +139,9 @@ def _processes() -> list[Case]:
         Case("a child that ignores HUP", f"nohup {late}", settle=0.8),
         Case("waits for a child", "sleep 0.1 & wait; echo done"),
         Case("a child that ends later holds the output", "sleep 0.3 & exit 2", settle=0.4),
-        Case("timeout", "echo a; sleep 9", timeout=0.5),
-        Case("timeout with TERM ignored", "trap '' TERM; echo a; sleep 9", timeout=0.5),
-        Case("timeout with a child", "sleep 9 & echo a; sleep 9", timeout=0.5),
+        Case("timeout", "echo a; sleep 9", timeout=1.5),
+        Case("timeout with TERM ignored", "trap '' TERM; echo a; sleep 9", timeout=1.5),
+        Case("timeout with a child", "sleep 9 & echo a; sleep 9", timeout=1.5),
         Case("interrupt", "echo a; sleep 9", interrupt=0.3),
         Case("interrupt of a child", "echo a; sleep 9; echo rc $?", interrupt=0.3),
         Case(
