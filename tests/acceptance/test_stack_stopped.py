@@ -20,6 +20,7 @@ def test_the_local_engine_takes_running_jobs_with_it_and_they_are_lost_and_not_r
 
     def engine() -> ManagedProcess:
         words: list[str | Path] = [sys.executable, "-P", "-m", "service.local_engine", "--bind", f"127.0.0.1:{port}"]
+        words += ["--isolation", "plain"]  # commands note what they did outside of their sandbox
         process = spawn([*words, "--root", tmp_path / "engine"], name="engine", env={"OPEN_SANDBOX_API_KEY": "k"})
         process.wait_for_line('"url"')
         return process
