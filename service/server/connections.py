@@ -237,10 +237,11 @@ class Connection:
         """Raises ``OSError`` where it has ended already."""
         accepted.setblocking(False)
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_READ, loop=loop)
+        reader = asyncio.StreamReader(limit=_READ // 4, loop=loop)
         connection = cls(server, reader, client)
         wire = _Wire(reader, connection)
         transport, _ = await loop.connect_accepted_socket(lambda: wire, accepted)
+        transport.max_size = _READ  # type: ignore[attr-defined]  # of one read; asyncio takes four times as much
         connection._writer = asyncio.StreamWriter(transport, wire, reader, loop)
         return connection
 
