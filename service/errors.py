@@ -257,6 +257,78 @@ class StoreUnavailable(OnceboxError):
     retryable = True
 
 
+class FileNotFound(OnceboxError):
+    """There is no such file, or a link leads nowhere."""
+
+    code = "FILE_NOT_FOUND"
+    status = 404
+    title = "File not found"
+
+
+class IsADirectory(OnceboxError):
+    """A directory is there, where a file was asked for."""
+
+    code = "IS_A_DIRECTORY"
+    status = 409
+    title = "It is a directory"
+
+
+class NotADirectory(OnceboxError):
+    """Something else than a directory is there, at the path or on the way to it."""
+
+    code = "NOT_A_DIRECTORY"
+    status = 409
+    title = "It is not a directory"
+
+
+class NotAFile(OnceboxError):
+    """A device, a pipe or a socket is there: it has no bytes to be had or replaced."""
+
+    code = "NOT_A_FILE"
+    status = 409
+    title = "It is not a regular file"
+
+
+class DirectoryNotEmpty(OnceboxError):
+    """The directory is not empty, and was not to be removed with what is in it; or the fences lie below it."""
+
+    code = "DIRECTORY_NOT_EMPTY"
+    status = 409
+    title = "The directory is not empty"
+
+
+class PreconditionFailed(OnceboxError):
+    """The file is not, or is no longer, what ``If-Match`` or ``If-None-Match`` asked for; nothing was changed."""
+
+    code = "PRECONDITION_FAILED"
+    status = 412
+    title = "Precondition failed"
+
+
+class FilePermissionDenied(OnceboxError):
+    """The user may not do this with the file."""
+
+    code = "FILE_PERMISSION_DENIED"
+    status = 403
+    title = "Permission denied"
+
+
+class FileTooLarge(OnceboxError):
+    """The file is over ``ONCEBOX_MAX_FILE``; nothing is left of it."""
+
+    code = "FILE_TOO_LARGE"
+    status = 413
+    title = "File too large"
+
+
+class DiskFull(OnceboxError):
+    """The sandbox's disk is full; nothing is left of the file."""
+
+    code = "DISK_FULL"
+    status = 507
+    title = "The disk is full"
+
+
 def _leaves(base: type[OnceboxError]) -> list[type[OnceboxError]]:
     found = []
     for sub in base.__subclasses__():

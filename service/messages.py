@@ -319,6 +319,54 @@ class ExecText(msgspec.Struct, kw_only=True):
     text: str
 
 
+class FileType(StrEnum):
+    """What stands under a path. ``other``: a device, a pipe or a socket."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+    OTHER = "other"
+
+
+class File(msgspec.Struct, kw_only=True):
+    """What stands under a path in a sandbox."""
+
+    path: str
+    """As it was asked for; in a list below the directory that was. Bytes that are not UTF-8 are U+FFFD."""
+    type: FileType
+    size: int
+    """Bytes."""
+    mode: str
+    """Octal, with the bits of set-user-id, set-group-id and the sticky one: ``"0644"``."""
+    modified_at: str
+    target: str | None = None
+    """Where a link leads, as it says itself."""
+    path_base64: str | None = None
+    """The path's bytes, where they are not UTF-8."""
+
+
+class FilePage(msgspec.Struct, kw_only=True):
+    """One page of a directory, by name; ``next_page_token`` is null at the end."""
+
+    items: list[File]
+    next_page_token: str | None = None
+
+
+class MakeDirectory(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The body of ``POST /v1/sandboxes/{id}/directories``."""
+
+    path: str
+    mode: str | None = None
+    """Octal, such as ``"0755"``, which is the default."""
+
+
+class Unpacked(msgspec.Struct, kw_only=True):
+    """What an archive put into a directory: its members, and the bytes of its files."""
+
+    files: int
+    bytes: int
+
+
 class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     """RFC 9457 ``application/problem+json``."""
 
