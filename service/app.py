@@ -21,8 +21,8 @@ import msgspec
 
 from service.api.application import Application
 from service.core.app import Core
-from service.embedded import OWN_VOLUME, EngineChild, LocalEngine
 from service.engine import OpenSandboxEngine
+from service.engine.local import OWN_VOLUME, EngineChild, LocalEngine
 from service.observability import Observability
 from service.store import open_store
 from service.tenants import Tenants, tenants_of

@@ -9,10 +9,9 @@ when they run: ``pip install oncebox`` alone brings a command line that talks to
 
 from __future__ import annotations
 
-from service.cli.output import streams
+import signal
 
-INTERRUPTED = 130
-"""128 + SIGINT."""
+from service.cli.output import streams
 
 
 def main() -> None:
@@ -21,5 +20,5 @@ def main() -> None:
     try:
         from service.cli.app import app
     except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(128 + signal.SIGINT) from None
     app.main(prog_name="oncebox")

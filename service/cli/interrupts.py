@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+INTERRUPTED = 130
+"""128 + SIGINT: the exit code."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

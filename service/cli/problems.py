@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from service.cli import INTERRUPTED
+from service.cli.interrupts import INTERRUPTED
 from service.cli.output import streams
 from service.cli.output.terminal import Unwritable, encoded_json, say
 from service.errors import OnceboxError

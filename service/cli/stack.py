@@ -28,7 +28,8 @@ PURPOSE = "`oncebox run` without ONCEBOX_URL"
 async def stack(settings: Settings) -> AsyncIterator[str]:
     """An embedded stack, and its URL. What its parts log is shown with ``-v`` only."""
     with server_extra(PURPOSE):
-        from service.embedded import EngineDidNotStart, embedded
+        from service.engine.local import EngineDidNotStart
+        from service.server.embedded import embedded
 
     if settings.engine_url != "local://":
         say("ONCEBOX_URL is not set: the command runs on this machine, not in the engine that is set.")

@@ -50,8 +50,8 @@ from ._async.sandbox import AsyncSandbox
 from ._sync.client import Client
 from ._sync.job import Job
 from ._sync.sandbox import Sandbox
-from .errors import CommandFailed, ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
-from .results import JobResult, MapResult
+from .errors import ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
+from .results import CommandFailed, JobResult, MapResult
 
 __all__ = [
     "AsyncClient",

@@ -3,12 +3,7 @@
 # ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ..errors import OnceboxError
-
-if TYPE_CHECKING:
-    from .results import JobResult
 
 
 class ConnectionFailed(OnceboxError, ConnectionError):
@@ -45,15 +40,3 @@ class UnexpectedAnswer(OnceboxError):
     code = "UNEXPECTED_ANSWER"
     status = 0
     title = "Unexpected answer"
-
-
-class CommandFailed(OnceboxError):
-    """The command did not exit with 0, or its output is cut (``check=True``); ``result`` says how it ended."""
-
-    code = "COMMAND_FAILED"
-    status = 0
-    title = "The command failed"
-
-    def __init__(self, detail: str | None = None, *, result: JobResult | None = None, **more: Any) -> None:
-        super().__init__(detail, **more)
-        self.result = result

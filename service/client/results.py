@@ -3,11 +3,24 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ..errors import OnceboxError
 from ..messages import Encoding, ExecResult, Job, JobOutput, JobState, Metadata, Reason
-from .errors import CommandFailed
+
+
+class CommandFailed(OnceboxError):
+    """The command did not exit with 0, or its output is cut (``check=True``); ``result`` says how it ended."""
+
+    code = "COMMAND_FAILED"
+    status = 0
+    title = "The command failed"
+
+    def __init__(self, detail: str | None = None, *, result: JobResult | None = None, **more: Any) -> None:
+        super().__init__(detail, **more)
+        self.result = result
 
 
 class JobRead(JobOutput, kw_only=True):

@@ -1,1 +1,1 @@
-"""What a replica is served with."""
+"""A replica as a process: its socket and HTTP server, its log, its signals and its end; one, or several."""

@@ -16,7 +16,7 @@ from tests.support.processes import ManagedProcess, Spawner
 
 SERVE = """
 import sys
-from service.serve import serve
+from service.server.command import serve
 from service.settings import load
 if __name__ == "__main__":
     sys.exit(serve(load(), workers=int(sys.argv[1])))

@@ -114,7 +114,7 @@ socket.getaddrinfo = lookup
 def test_an_event_loop_that_hangs_does_not_keep_a_replica_from_ending(spawn: Spawner) -> None:
     hangs = """
 import time
-from service import serve as serving
+from service.server import replica as serving
 serving.CLOSING_SECONDS = serving.LAST_SECONDS = 1
 from service.core.app import Core
 async def readiness(self):

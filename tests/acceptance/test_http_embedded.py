@@ -10,7 +10,7 @@ import pytest
 import urllib3
 
 from service.app import app_of
-from service.embedded import embedded
+from service.server.embedded import embedded
 from service.settings import Settings
 from tests.acceptance.http_rig import Replica
 from tests.support.processes import Spawner

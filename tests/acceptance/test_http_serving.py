@@ -289,7 +289,7 @@ def test_connections_that_end_badly_leave_nothing_behind(shared: Replica) -> Non
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(spawn: Spawner) -> None:
-    impatient = SERVE.replace("if __name__", "import service.serve\nservice.serve.STALLED_SECONDS = 2\nif __name__")
+    impatient = "from service.server import listening\nlistening.STALLED_SECONDS = 2\n" + SERVE
     replica = Replica(spawn, program=impatient)
     command_id = replica.submit(replica.sandbox(), "head -c 30000000 /dev/zero")
     replica.follow(command_id)

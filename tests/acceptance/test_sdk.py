@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from service.client import AsyncClient, Client, CommandFailed, JobState
-from service.embedded import embedded
+from service.server.embedded import embedded
 from service.settings import Settings
 
 pytestmark = pytest.mark.acceptance

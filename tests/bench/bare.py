@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.serve import BACKLOG, bind
 from service.server.connections import Connections
+from service.server.listening import BACKLOG, bind
 
 
 def app(size: int) -> Starlette:

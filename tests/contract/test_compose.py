@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from service import serve, settings
+from service import settings
 from service.api.waiting import SIGN_OF_LIFE_SECONDS
 from service.server.connections import KEEP_ALIVE_SECONDS
+from service.server.replica import CLOSING_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -99,7 +100,7 @@ def test_replicas_get_their_token_from_a_file_that_make_up_writes_and_others_do_
 @pytest.mark.parametrize("name", REPLICAS)
 def test_a_replica_gets_the_time_that_it_may_take_to_end(name: str) -> None:
     read = settings.load(environment(REPLICAS[name]))
-    needed = read.shutdown_delay + read.shutdown_grace + serve.CLOSING_SECONDS
+    needed = read.shutdown_delay + read.shutdown_grace + CLOSING_SECONDS
     assert seconds(REPLICAS[name]["stop_grace_period"]) >= needed
 
 

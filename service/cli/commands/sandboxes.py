@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.cli import INTERRUPTED
 from service.cli.arguments import Group, pairs_option
 from service.cli.commands.listing import filter_options, print_first
 from service.cli.creating import create_or_undo, print_or_undo
-from service.cli.interrupts import Interrupts
+from service.cli.interrupts import INTERRUPTED, Interrupts
 from service.cli.output.tables import Column, ago, print_table
 from service.cli.output.terminal import print_json, put, say
 from service.cli.problems import sentence

@@ -28,7 +28,7 @@ def serve(bind: str | None, workers: int) -> int:
     """Run a replica of the service, in the foreground; SIGTERM ends it in good order."""
     settings = load(overrides={"bind": bind} if bind else None)
     with server_extra("`oncebox serve`"):
-        from service.serve import serve as run_service
+        from service.server.command import serve as run_service
     return run_service(settings, workers=workers)
 
 

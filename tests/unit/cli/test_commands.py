@@ -199,7 +199,7 @@ def test_what_only_the_server_extra_has_is_named(oncebox: Invoke, monkeypatch: p
     real = builtins.__import__
 
     def without_hypercorn(name: str, *more: Any) -> Any:
-        if name.startswith("service.serve"):
+        if name.startswith("service.server"):
             raise ModuleNotFoundError("No module named 'hypercorn'", name="hypercorn")
         return real(name, *more)
 

@@ -10,7 +10,8 @@ import pytest
 from service import errors, messages
 from service.client import answers
 from service.client.answers import Fault, fault_of
-from service.client.errors import CommandFailed, ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
+from service.client.errors import ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
+from service.client.results import CommandFailed
 from service.client.steps import Answer
 from tests.unit.client.fake_service import answer, problem
 

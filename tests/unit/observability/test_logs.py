@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from service import context
-from service.api.logs import JsonLines
 from service.core.identity import command_id, job_ref
 from service.core.tasks import Tasks
+from service.server.logs import JsonLines
 from tests.unit.api.fakes import FakeCore, ask
 
 COMMAND = command_id("sb", job_ref(None))

@@ -174,7 +174,8 @@ def run(program: str) -> None:
 def test_off_nothing_that_makes_spans_is_imported() -> None:
     # redis-py imports some of the SDK's metrics wherever they are installed.
     run(
-        "import sys; from service.observability import Observability; Observability({}); import service.serve\n"
+        "import sys; from service.observability import Observability; Observability({})\n"
+        "import service.server.command\n"
         "assert not {'opentelemetry.sdk.trace', 'opentelemetry.exporter'} & set(sys.modules)"
     )
 
@@ -182,6 +183,6 @@ def test_off_nothing_that_makes_spans_is_imported() -> None:
 def test_a_replica_does_without_the_extra() -> None:
     run(
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "import service.serve; from service.observability import Observability\n"
+        "import service.server.command; from service.observability import Observability\n"
         "assert Observability({'OTEL_TRACES_EXPORTER': 'otlp'}).engine_trace is None"
     )

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from service import workers
+from service.server import workers
+from service.server.workers import Workers
 from service.settings import Settings
-from service.workers import Workers
 
 
 def test_a_worker_that_can_not_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

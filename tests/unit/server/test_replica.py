@@ -6,7 +6,8 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
-from service.serve import UNSENT, Replica, bind
+from service.server.listening import UNSENT, bind
+from service.server.replica import Replica
 
 GRACE = 8.0
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.api import logs
-from service.api.logs import JsonLines, Lines
+from service.server import logs
+from service.server.logs import JsonLines, Lines
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What runs inside one process: the local engine as a child, and the whole stack for one command."""
+"""The local engine as a child process, and its client: what ``local://`` stands for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from service.engine import OpenSandboxEngine
+from service.engine.client import OpenSandboxEngine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from service.engine.observing import Observe, Trace
-    from service.settings import Settings
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
@@ -127,29 +124,3 @@ class LocalEngine(OpenSandboxEngine):
         """Close every connection, and end the engine with its sandboxes."""
         await super().close()
         await self._child.stop()
-
-
-@contextlib.asynccontextmanager
-async def embedded(settings: Settings) -> AsyncIterator[str]:
-    """The whole stack in this process, on a free loopback port: its URL. At the end all of it is gone.
-
-    The store, the engine and the address are those of the embedded default; all else is as in ``settings``.
-    """
-    from service.serve import Replica
-
-    own = msgspec.structs.replace(
-        settings,
-        redis_url="memory://",
-        engine_url="local://",
-        bind="127.0.0.1:0",
-        tenants=None,
-        insecure=False,
-        shutdown_delay=0.0,
-    )
-    replica = await Replica.start(own)
-    serving = asyncio.create_task(replica.serve())
-    try:
-        yield replica.url
-    finally:
-        replica.stop()
-        await serving

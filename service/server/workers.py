@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from service.api.logs import configure_logging
 from service.observability.exposition import SharedDirectory, shared_directory
-from service.serve import announce, bind, run_replica, url_of
+from service.server.listening import announce, bind, url_of
+from service.server.logs import configure_logging
+from service.server.replica import run_replica
 from service.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""``oncebox serve``: replicas on Hypercorn, from the first signal to the last answer.
+"""A replica on Hypercorn's protocol, from the first signal to the last answer.
 
 On SIGTERM (or Ctrl-C) a replica says that it is not ready while it still serves, for ``shutdown_delay``, so
 that balancers notice. Then it stops accepting; long polls and event streams end at once; what it owns is
@@ -10,37 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
-import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from service.api.logs import configure_logging
 from service.app import build_core, create_app
-from service.embedded import EngineDidNotStart
-from service.ending import Deadline, end_at_once, leave
 from service.observability import Observability
 from service.server.connections import ABORT_SECONDS, Connections, raise_descriptors
-from service.settings import Settings
-from service.tenants import Tenants, tenants_of
+from service.server.ending import Deadline, end_at_once, leave
+from service.server.listening import BACKLOG, bind, url_of
+from service.tenants import Tenants
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from service.core.app import Core
+    from service.settings import Settings
 
-BACKLOG = 2048
-"""Connections that wait to be accepted: with a short queue a burst of hundreds waits for resends."""
-UNSENT = 128 * 1024
-"""Bytes that the kernel takes for a caller who reads nothing; by itself it takes some 3 MiB for each."""
-STALLED_SECONDS = 90
-"""Without a sign of life, after which a connection is cut off: its reader takes nothing, or is gone."""
 CLOSING_SECONDS = 12
 """For connections to be closed, and the local engine to be ended, once the grace is over."""
 LAST_SECONDS = 2
@@ -48,44 +36,6 @@ LAST_SECONDS = 2
 for the last log lines, 15 seconds after delay and grace are over there is no process."""
 
 log = logging.getLogger("oncebox")
-
-
-def serve(settings: Settings, *, workers: int = 1) -> int:
-    """Serve until a signal; the exit code. When ready, prints ``{"url": ...}`` on a line of standard output.
-
-    Each of several ``workers`` is a replica. Raises ``SettingsError`` where ``settings`` don't allow it.
-    """
-    settings.check_serving(workers)
-    configure_logging()
-    tenants_of(settings)  # a broken file stops the start here, before there are workers
-    if workers > 1:
-        from service.workers import serve_workers
-
-        return serve_workers(settings, workers)
-    try:
-        return asyncio.run(run_replica(settings, announce))
-    except KeyboardInterrupt:
-        return 130
-    except EngineDidNotStart as error:
-        log.error("%s", error)
-        return 1
-    except OSError as error:
-        log.error("can't listen on %s: %s", settings.bind, error.strerror)
-        return 1
-
-
-def announce(url: str) -> None:
-    """Say, on standard output, that ``url`` is served; in a thread, for a pipe that nobody reads."""
-    line = msgspec.json.encode({"url": url}) + b"\n"
-    sys.stdout.flush()
-    threading.Thread(target=_print, args=(sys.stdout.fileno(), line), name="announce", daemon=True).start()
-
-
-def _print(descriptor: int, line: bytes) -> None:
-    try:
-        os.write(descriptor, line)
-    except OSError as error:
-        log.warning("standard output took no line: %s", error.strerror)
 
 
 async def run_replica(settings: Settings, ready: Callable[[str], None], *, shared: bool = False) -> int:
@@ -185,36 +135,3 @@ class Replica:
                 await self.observability.close()
         except TimeoutError:
             log.error("some work did not end when it was cancelled")
-
-
-def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A bound TCP socket that cuts off stalled connections. ``shared``: others may have the port too."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Accepted connections inherit these.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, seconds in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
-            if hasattr(socket, name):
-                listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_SECONDS * 1000)
-        listener.bind(address)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def url_of(listener: socket.socket) -> str:
-    """Where a bound socket is reached from this machine."""
-    host, port = listener.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
