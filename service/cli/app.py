@@ -9,7 +9,7 @@ import click
 
 from service import __version__
 from service.cli.arguments import Group
-from service.cli.commands import completion, doctor, jobs, keys, logs, run, sandboxes, servers
+from service.cli.commands import completion, doctor, jobs, keys, logs, run, sandbox_acts, servers
 from service.cli.output.terminal import show_logs
 from service.cli.problems import ReaderGone, report
 from service.cli.state import State, verbose_option
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SECTIONS = {
-    "Run commands": ("run", "status", "logs", "cancel", "ps"),
+    "Run commands": ("run", "exec", "status", "wait", "logs", "cancel", "ps"),
     "Sandboxes": ("sandboxes",),
     "Run the service": ("serve", "engine", "doctor", "keys"),
     "Shell": ("completion",),
@@ -80,11 +80,13 @@ def app(ctx: click.Context) -> None:
 
 for command in (
     run.run,
+    run.exec_,
     jobs.status,
+    jobs.wait,
     logs.logs,
     jobs.cancel,
     jobs.ps,
-    sandboxes.sandboxes,
+    sandbox_acts.sandboxes,
     servers.serve,
     servers.engine,
     doctor.doctor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -84,6 +85,29 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+_DURATION = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s?)?", re.ASCII)
+_UNITS = (86_400, 3600, 60, 1)
+
+
+class Duration(click.IntRange):
+    """Whole seconds, as a plain number or as ``90s``, ``15m``, ``1h30m``, ``2d``; between ``min`` and ``max``."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The seconds."""
+        if isinstance(value, int):
+            return value
+        if not value or not is_utf8(value):
+            self.fail("it is not UTF-8." if value else "it is empty.", param, ctx)
+        found = _DURATION.fullmatch(value.strip().lower())
+        if found is None or not any(found.groups()):
+            self.fail(f"{value!r} is no duration: write 90, 90s, 15m or 1h30m.", param, ctx)
+        return super().convert(
+            sum(int(count or 0) * unit for count, unit in zip(found.groups(), _UNITS, strict=True)), param, ctx
+        )
 
 
 def pairs_option(*names: str, help: str) -> Callable[[Decorated], Decorated]:

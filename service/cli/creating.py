@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from service.cli.output.terminal import Unwritable, say
-from service.cli.problems import Trouble
+from service.cli.problems import Trouble, sentence
 from service.errors import OnceboxError, SandboxNotFound
 
 if TYPE_CHECKING:
@@ -42,6 +42,15 @@ async def _undo(client: AsyncClient, request: dict[str, Any]) -> None:
     except (OnceboxError, TimeoutError) as error:
         if isinstance(error, TimeoutError) or error.retryable:
             say("the service does not say whether the sandbox was made; see `oncebox sandboxes ls`.")
+
+
+async def delete_one(client: AsyncClient, sandbox_id: str) -> str:
+    """Delete a sandbox; why it could not be deleted, or nothing where it was."""
+    try:
+        await client.sandbox(sandbox_id).delete()
+    except OnceboxError as error:
+        return sentence(error)
+    return ""
 
 
 async def print_or_undo(printing: Callable[[], None], undo: Callable[[], Awaitable[str]]) -> None:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from service.client import AsyncJob
     from service.messages import Job
 
+MOST_LINES = 1_000_000
+"""Last lines that can be asked for."""
+MOST_KEPT = 16 * 1024 * 1024
+"""Bytes of last lines that are held at the most."""
+
 
 class Printer(Protocol):
     """Shows a job as it goes on."""
@@ -89,3 +94,51 @@ async def follow(
     if until_over and not job.output_complete:
         say("the end of the output can't be had any more.")
     return job.info
+
+
+async def show_tail(job: AsyncJob, lines: int, printer: Printer, progress: Progress) -> str | None:
+    """Show the last lines of what is there now; the cursor after them."""
+    progress.state = lambda: "reading"
+    last = LastLines(lines)
+    async for chunk in job.stream_bytes(follow=False):
+        last.add(chunk)
+    await printer.output(last.text())
+    if last.cut:
+        say(f"of these lines only the last {MOST_KEPT} bytes are shown.")
+    return job.cursor
+
+
+class LastLines:
+    """The last ``count`` lines of what is added, of which it holds ``MOST_KEPT`` bytes at the most."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held = bytearray()
+        self._whole = True
+        """What is held begins where a line does."""
+        self.cut = False
+        """Of the lines that ``text`` gave, the beginning is missing."""
+
+    def add(self, chunk: bytes) -> None:
+        """More of the text."""
+        self._held += chunk
+        if len(self._held) > 2 * MOST_KEPT:
+            self._held = bytearray(self.text())
+            self._whole = not self.cut
+
+    def text(self) -> bytes:
+        """The lines; the last one may have no end."""
+        start = self._start()
+        least = max(start, len(self._held) - MOST_KEPT)
+        self.cut = least > start or (start == 0 and not self._whole)
+        return bytes(self._held[least:])
+
+    def _start(self) -> int:
+        if not self._count:
+            return len(self._held)
+        start = len(self._held) - self._held.endswith(b"\n")
+        for _ in range(self._count):
+            start = self._held.rfind(b"\n", 0, start)
+            if start < 0:
+                break
+        return start + 1

@@ -17,6 +17,7 @@ import msgspec
 from service.cli.creating import UNDO, create_or_undo, print_or_undo
 from service.cli.exit_codes import exit_code, in_words
 from service.cli.following import BytesPrinter, EventPrinter, follow
+from service.cli.ids import full_sandbox_id
 from service.cli.interrupts import Interrupts
 from service.cli.output.progress import Progress
 from service.cli.output.terminal import OutputWriter, Unwritable, print_json, put, say
@@ -49,6 +50,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     sandbox: str | None = None
     image: str | None = None
+    remove: bool = False
+    """Delete the sandbox at the end, although it was there before."""
     timeout: int | None = None
     cwd: str | None = None
     env: Mapping[str, str] | None = None
@@ -85,7 +88,7 @@ class ForegroundRun:
         self._target: Target | None = None
         self._sandbox: AsyncSandbox | None = None
         self._job: AsyncJob | None = None
-        self._keep = request.sandbox is not None
+        self._keep = request.sandbox is not None and not request.remove
         """The sandbox stays when this is over."""
 
     @property
@@ -119,7 +122,7 @@ class ForegroundRun:
     async def _have_sandbox(self, client: AsyncClient) -> AsyncSandbox:
         request = self._request
         if request.sandbox is not None:
-            return client.sandbox(request.sandbox)
+            return client.sandbox(await full_sandbox_id(client, request.sandbox))
         # With the job's key: a job's key counts within its sandbox, so the same job needs the same sandbox.
         return await create_or_undo(client, image=request.image, timeout=request.sandbox_timeout, key=request.key)
 
@@ -174,7 +177,7 @@ class ForegroundRun:
         async def undo() -> str:
             if self._request.key is not None:
                 return f"but the job goes on: {job.id}"
-            self._keep = self._request.sandbox is not None
+            self._keep = self._request.sandbox is not None and not self._request.remove
             await self._give_up(job)
             return "so the job was cancelled"
 

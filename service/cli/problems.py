@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 USAGE = 2
 TROUBLE = 125
-"""What ``run`` gives for Oncebox's own trouble: the codes below it belong to the command."""
+"""What the commands of ``PASS_ON`` give for Oncebox's own trouble: the codes below it belong to what was run."""
+PASS_ON = ("run", "exec", "wait")
+"""Commands whose exit code is a job's."""
 PIPE_CLOSED = 141
 """128 + SIGPIPE: what a shell shows of a program whose reader went away."""
 
@@ -71,8 +73,8 @@ def report(error: BaseException, state: State) -> int:
     match error:
         case click.UsageError():
             _show(as_json, "USAGE", error.format_message(), _see_help(error))
-            in_run = error.ctx is not None and error.ctx.info_name == "run"
-            return TROUBLE if in_run else USAGE
+            passes_on = error.ctx is not None and error.ctx.info_name in PASS_ON
+            return TROUBLE if passes_on else USAGE
         case click.ClickException():
             _show(as_json, "FAILED", error.format_message())
         case SettingsError():

@@ -20,7 +20,7 @@ class State:
     verbose: bool = False
     as_json: bool = False
     failed: int = 1
-    """The exit code of an error: ``run`` leaves the small ones to its command."""
+    """The exit code of an error: commands that pass a job's exit code on leave it the small ones."""
 
 
 def _note_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:

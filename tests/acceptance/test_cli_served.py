@@ -103,6 +103,25 @@ def test_a_detached_job_is_followed_from_anywhere(oncebox: Oncebox, sandbox: str
     assert "exited with 3" in short.stdout
 
 
+def test_exec_wait_and_a_live_view(url: str, oncebox: Oncebox, sandbox: str) -> None:
+    command_id = oncebox("exec", "--detach", sandbox[-12:], "--", "sh", "-c", f"echo 1; {WAITS}; exit 4").stdout.strip()
+    with terminal(url, "ps", "--watch", "--sandbox", sandbox) as screen:
+        screen.wait_for("running")
+        waiting = subprocess.Popen(
+            [*ONCEBOX, "wait", command_id], env={**CLEAN, "ONCEBOX_URL": url}, stdout=subprocess.PIPE, text=True
+        )
+        assert oncebox("exec", sandbox, "--", "touch", "go").returncode == 0
+        told, _ = waiting.communicate(timeout=60)
+        screen.wait_for("exited")
+        screen.press(CTRL_C)
+        code = screen.wait()
+
+    assert (waiting.returncode, told) == (4, f"{command_id} exited with 4\n")
+    assert code == 0
+    assert screen.raw.endswith(b"\x1b[?25h\x1b[?1049l\r\n"), "the terminal is as it was"
+    assert oncebox("logs", "--tail", "1", command_id).stdout == "1\n"
+
+
 def test_the_same_key_is_the_same_job(oncebox: Oncebox, sandbox: str) -> None:
     words = ("run", "--sandbox", sandbox, "--key", "once", "--", "sh", "-c", "echo $$; date +%N")
 

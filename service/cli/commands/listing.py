@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from service.cli.arguments import pairs_option
+from service.cli.interrupts import Interrupts
+from service.cli.output.screen import Screen
+from service.cli.output.tables import drawn_table
 from service.cli.output.terminal import print_json, say
 from service.cli.target import configured_target, connect
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from enum import Enum
 
+    from service.cli.output.tables import Column
     from service.client import AsyncClient
+
+EVERY = 2.0
+"""Seconds between two lists of a live view."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Info = TypeVar("Info")
@@ -75,12 +82,47 @@ def print_first(
         say(f"there are more; --limit shows more than {limit}.")
 
 
+def watch_first(
+    limit: int,
+    find: Callable[[AsyncClient], AsyncIterator[Handle[Info]]],
+    table: Callable[[list[Info]], tuple[Sequence[Column], Sequence[Sequence[str]]]],
+) -> int:
+    """Show the first ``limit`` of what ``find`` finds, anew every ``EVERY`` seconds, until an interrupt; its code."""
+    return asyncio.run(_watch(limit, find, table))
+
+
+async def _watch(
+    limit: int,
+    find: Callable[[AsyncClient], AsyncIterator[Handle[Info]]],
+    table: Callable[[list[Info]], tuple[Sequence[Column], Sequence[Sequence[str]]]],
+) -> int:
+    async def show() -> None:
+        async with connect(configured_target()) as client:
+            while True:
+                found = await _taken(find(client), limit)
+                screen.show(drawn_table(*table(found)).splitlines())
+                await asyncio.sleep(EVERY)
+
+    with Screen() as screen, Interrupts(screen.leave) as interrupts:
+        work = asyncio.create_task(show())
+        await interrupts.outlasted_by(work)
+        if work.done():
+            work.result()
+        work.cancel()
+        await asyncio.wait({work})
+    return 0
+
+
 async def _first(count: int, find: Callable[[AsyncClient], AsyncIterator[Handle[Info]]]) -> list[Info]:
-    found: list[Info] = []
     async with connect(configured_target()) as client:
-        async for handle in find(client):
-            assert handle.info is not None, "listed"
-            found.append(handle.info)
-            if len(found) == count:
-                break
+        return await _taken(find(client), count)
+
+
+async def _taken(handles: AsyncIterator[Handle[Info]], count: int) -> list[Info]:
+    found: list[Info] = []
+    async for handle in handles:
+        assert handle.info is not None, "listed"
+        found.append(handle.info)
+        if len(found) == count:
+            break
     return found

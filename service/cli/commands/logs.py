@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from service.cli.arguments import Command
-from service.cli.following import BytesPrinter, EventPrinter, follow
+from service.cli.following import MOST_LINES, BytesPrinter, EventPrinter, follow, show_tail
 from service.cli.ids import full_id
 from service.cli.interrupts import Interrupts
 from service.cli.output.progress import Progress
@@ -16,12 +17,16 @@ from service.cli.output.terminal import OutputWriter, say
 from service.cli.state import json_option
 from service.cli.target import configured_target, connect
 
+if TYPE_CHECKING:
+    from service.client import AsyncJob
+
 
 @click.command(
     cls=Command,
     epilog="""\b
 Examples:
   oncebox logs cmd_...                # what is there now
+  oncebox logs --tail 20 cmd_...      # its last 20 lines; with -f, and then what comes
   oncebox logs -f cmd_...             # until the job is over; Ctrl-C leaves the job alone
   oncebox logs -f cmd_... --cursor C  # goes on where an interrupted one stopped
   oncebox logs cmd_... > build.log    # the bytes as they are
@@ -30,16 +35,20 @@ Examples:
 @click.argument("command_id")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the job is over.")
 @click.option("--cursor", metavar="C", help="Begin there, as an interrupted `logs -f` said.")
+@click.option("-n", "--tail", metavar="N", type=click.IntRange(0, MOST_LINES), help="Only the last N lines.")
 @json_option
-def logs(command_id: str, following: bool, cursor: str | None, as_json: bool) -> int:
+def logs(command_id: str, following: bool, cursor: str | None, tail: int | None, as_json: bool) -> int:
     """Print a job's output, stdout and stderr merged, as the bytes that the command wrote."""
-    return asyncio.run(_Logs(command_id, cursor, as_json=as_json).run(following=following))
+    if tail is not None and (as_json or cursor):
+        raise click.UsageError("--tail goes with neither --json nor --cursor.")
+    return asyncio.run(_Logs(command_id, cursor, tail, as_json=as_json).run(following=following))
 
 
 class _Logs:
-    def __init__(self, command_id: str, cursor: str | None, *, as_json: bool) -> None:
+    def __init__(self, command_id: str, cursor: str | None, tail: int | None, *, as_json: bool) -> None:
         self._id = command_id
         self._cursor = cursor
+        self._tail = tail
         self._progress = Progress(OutputWriter())
         self._printer = (EventPrinter if as_json else BytesPrinter)(self._progress)
 
@@ -48,9 +57,7 @@ class _Logs:
             async with self._progress, connect(configured_target()) as client:
                 self._id = await full_id(client, self._id)
                 job = client.job(self._id)
-                work = asyncio.create_task(
-                    follow(job, self._printer, self._progress, cursor=self._cursor, until_over=following)
-                )
+                work = asyncio.create_task(self._show(job, following=following))
                 await self._interrupts.outlasted_by(work)
                 if work.done():
                     work.result()
@@ -60,6 +67,12 @@ class _Logs:
                 self._cursor = job.cursor or self._cursor
                 self._say_how_to_go_on()
                 return self._interrupts.exit_code
+
+    async def _show(self, job: AsyncJob, *, following: bool) -> None:
+        if self._tail is not None:
+            self._cursor = await show_tail(job, self._tail, self._printer, self._progress)
+        if self._tail is None or following:
+            await follow(job, self._printer, self._progress, cursor=self._cursor, until_over=following)
 
     def _say_how_to_go_on(self) -> None:
         place = f" --cursor {self._cursor}" if self._cursor else ""

@@ -1,29 +1,34 @@
-"""``oncebox sandboxes``: list, create and delete them."""
+"""``oncebox sandboxes``: list and create them; what is done to those that there are, `sandbox_acts` adds."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.cli.arguments import Group, pairs_option
+from service.cli.arguments import Duration, Group, pairs_option
 from service.cli.commands.listing import filter_options, print_first
-from service.cli.creating import create_or_undo, print_or_undo
+from service.cli.creating import create_or_undo, delete_one, print_or_undo
+from service.cli.ids import short_id
 from service.cli.interrupts import INTERRUPTED, Interrupts
-from service.cli.output.tables import Column, ago, print_table
+from service.cli.output.tables import Column, ago, labels, print_table, terminal_width
 from service.cli.output.terminal import print_json, put, say
-from service.cli.problems import sentence
 from service.cli.state import json_option
 from service.cli.target import configured_target, connect
-from service.errors import OnceboxError
 from service.messages import Sandbox, SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from service.client import AsyncClient, AsyncSandbox
+
+LIFETIME = Duration(60, 86_400)
+"""How long a sandbox may be asked to live."""
+ROOM_FOR_IDS = 100
+"""Columns of a terminal on which ids are shown whole."""
 
 
 @click.group(
@@ -32,12 +37,13 @@ if TYPE_CHECKING:
 Examples:
   oncebox sandboxes ls
   ID=$(oncebox sandboxes create)
-  oncebox run --sandbox "$ID" -- make test
+  oncebox exec "$ID" -- make test
+  oncebox sandboxes show "$ID"
   oncebox sandboxes rm "$ID"
 """,
 )
 def sandboxes() -> None:
-    """List, create and delete sandboxes."""
+    """List, create, change and delete sandboxes."""
 
 
 @sandboxes.command(
@@ -47,20 +53,30 @@ Examples:
   oncebox sandboxes ls
   oncebox sandboxes ls --metadata team=red --state running
   oncebox sandboxes ls --json | jq -r '.[].sandbox_id'
+
+\b
+Where an id does not fit the terminal its last characters are shown; every command takes them instead.
 """,
 )
 @filter_options(SandboxState, limit=200)
+@click.option("-q", "--quiet", is_flag=True, help="Print only the ids, whole.")
 @json_option
-def ls(metadata: dict[str, str], states: tuple[str, ...], limit: int, as_json: bool) -> None:
+def ls(metadata: dict[str, str], states: tuple[str, ...], limit: int, quiet: bool, as_json: bool) -> None:
     """List sandboxes."""
 
     def find(client: AsyncClient) -> AsyncIterator[AsyncSandbox]:
         return client.sandboxes(metadata=metadata or None, state=states or None)
 
-    print_first(limit, find, _print, as_json=as_json)
+    print_first(limit, find, _print_ids if quiet else _print, as_json=as_json)
+
+
+def _print_ids(found: Sequence[Sandbox]) -> None:
+    for sandbox in found:
+        put(sandbox.sandbox_id)
 
 
 def _print(found: Sequence[Sandbox]) -> None:
+    narrow = sys.stdout.isatty() and terminal_width() < ROOM_FOR_IDS
     columns = (
         Column("SANDBOX"),
         Column("STATE"),
@@ -72,13 +88,13 @@ def _print(found: Sequence[Sandbox]) -> None:
     )
     rows = [
         [
-            sandbox.sandbox_id,
+            short_id(sandbox.sandbox_id) if narrow else sandbox.sandbox_id,
             sandbox.state.value,
             ago(sandbox.created_at),
             ago(sandbox.expires_at),
             sandbox.image or "",
             sandbox.workspace_owner or "",
-            ",".join(f"{name}={value}" for name, value in sandbox.metadata.items()),
+            labels(sandbox.metadata),
         ]
         for sandbox in found
     ]
@@ -91,13 +107,13 @@ def _print(found: Sequence[Sandbox]) -> None:
     epilog="""\b
 Examples:
   oncebox sandboxes create
-  oncebox sandboxes create --image node:22 --timeout 7200 --cpu 500m --memory 1Gi
+  oncebox sandboxes create --image node:22 --timeout 2h --cpu 500m --memory 1Gi
   ID=$(oncebox sandboxes create --key task-17 --owner alice)    # again: the same sandbox
 """
 )
 @click.option("--image", metavar="I", help="The image; default: the service's.")
-@click.option("--timeout", metavar="S", type=click.IntRange(60, 86_400), help="Seconds to live; default 3600.")
-@pairs_option("--env", help="A variable of all its commands; may be given several times.")
+@click.option("--timeout", metavar="T", type=LIFETIME, help="Seconds to live, or such as 2h; default 3600.")
+@pairs_option("-e", "--env", help="A variable of all its commands; may be given several times.")
 @pairs_option("--metadata", help="A label to find it by; may be given several times.")
 @click.option("--cpu", metavar="C", help="Such as 500m or 2.")
 @click.option("--memory", metavar="M", help="Such as 512Mi or 4Gi.")
@@ -162,51 +178,9 @@ async def _create_and_print(fields: dict[str, Any], key: str | None, *, as_json:
         async def undo() -> str:
             if key is not None:
                 return f"but the sandbox is there: {sandbox.id}"
-            failed = await _delete_one(client, sandbox.id)
+            failed = await delete_one(client, sandbox.id)
             return f"but could not be deleted: {sandbox.id}: {failed}" if failed else "so the sandbox was deleted again"
 
         await print_or_undo(lambda: print_json(info) if as_json else put(info.sandbox_id), undo)
         if not info.ready:
             say("it is not ready yet; `oncebox sandboxes ls` shows its state.")
-
-
-@sandboxes.command(
-    epilog="""\b
-Examples:
-  oncebox sandboxes rm ID
-  oncebox sandboxes ls --metadata team=red --json | jq -r '.[].sandbox_id' | xargs oncebox sandboxes rm
-"""
-)
-@click.argument("sandbox_ids", metavar="ID...", nargs=-1, required=True)
-@json_option
-def rm(sandbox_ids: tuple[str, ...], as_json: bool) -> int:
-    """Delete sandboxes, with all that runs in them; recorded results stay."""
-    failed = asyncio.run(_delete(sandbox_ids))
-    gone = [sandbox_id for sandbox_id in sandbox_ids if sandbox_id not in failed]
-    if as_json:
-        print_json({"deleted": gone, "failed": failed})
-    else:
-        for sandbox_id in gone:
-            put(sandbox_id)
-        for sandbox_id, why in failed.items():
-            say(f"{sandbox_id}: {why}")
-    return 1 if failed else 0
-
-
-async def _delete(sandbox_ids: Sequence[str]) -> dict[str, str]:
-    """Those that could not be deleted, and why."""
-    failed: dict[str, str] = {}
-    async with connect(configured_target()) as client:
-        for sandbox_id in sandbox_ids:
-            if why := await _delete_one(client, sandbox_id):
-                failed[sandbox_id] = why
-    return failed
-
-
-async def _delete_one(client: AsyncClient, sandbox_id: str) -> str:
-    """Why it could not be deleted; nothing where it was."""
-    try:
-        await client.sandbox(sandbox_id).delete()
-    except OnceboxError as error:
-        return sentence(error)
-    return ""

@@ -52,10 +52,10 @@ class Column(msgspec.Struct, frozen=True):
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout, its cells made printable."""
-    cells = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _print_rich(columns, cells)
+        put(drawn_table(columns, rows), colour=True)
         return
+    cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(line[at]) for line in [[c.title for c in columns], *cells]) for at in range(len(columns))]
     for line in [[column.title for column in columns], *cells]:
         padded = (cell.rjust(width) if column.right else cell.ljust(width)
@@ -74,11 +74,13 @@ def print_details(title: str, fields: Mapping[str, str]) -> None:
         put(f"  {name.ljust(width)}  {click.style(value, fg=style) if style else value}")
 
 
-def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+def drawn_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+    """A table as this terminal shows it, its cells made printable."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    rows = [[printable(cell) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column, width in zip(columns, _widths(columns, rows), strict=True):
         table.add_column(
@@ -100,7 +102,7 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
         width=terminal_width(),
     )
     console.print(table)
-    put("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()), colour=True)
+    return "\n".join(line.rstrip() for line in drawn.getvalue().splitlines())
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -122,6 +124,11 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[in
 def terminal_width() -> int:
     """Columns of the terminal that stdout is."""
     return shutil.get_terminal_size((80, 24)).columns
+
+
+def labels(metadata: Mapping[str, str]) -> str:
+    """Metadata in one cell."""
+    return ",".join(f"{name}={value}" for name, value in metadata.items())
 
 
 def size(count: int) -> str:

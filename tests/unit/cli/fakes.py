@@ -61,6 +61,8 @@ class FakeJob:
         return self.info
 
     async def cancel(self) -> Job:
+        if self.error:
+            raise self.error
         self.cancels += 1
         self.end = {"state": JobState.CANCELLED, "exit_code": None}
         self._cancelled.set()
@@ -82,6 +84,24 @@ class FakeSandbox:
             await self._service.submit_gate.wait()
         return self._service.job_to_come
 
+    async def refresh(self) -> Sandbox:
+        return self._acted("show")
+
+    async def renew(self, timeout: int) -> Sandbox:
+        return self._acted("renew", timeout)
+
+    async def pause(self) -> Sandbox:
+        return self._acted("pause")
+
+    async def resume(self) -> Sandbox:
+        return self._acted("resume")
+
+    def _acted(self, *what: Any) -> Sandbox:
+        if self.id not in self._service.sandboxes_by_id:
+            raise SandboxNotFound("sandbox not known here")
+        self._service.acts.append((self.id, *what))
+        return self.info
+
     async def delete(self) -> None:
         if self.id not in self._service.sandboxes_by_id:
             raise SandboxNotFound("sandbox not known here")
@@ -100,6 +120,7 @@ class FakeService:
         self.created: list[dict[str, Any]] = []
         self.submitted: list[dict[str, Any]] = []
         self.deleted: list[str] = []
+        self.acts: list[tuple[Any, ...]] = []
         self.asked: list[dict[str, Any]] = []
         self.error: OnceboxError | None = None
         self.submit_gate: asyncio.Event | None = None

@@ -9,6 +9,7 @@ from click.types import UnprocessedParamType
 
 from service.cli.app import app
 from service.cli.arguments import Command, Group
+from service.cli.problems import PASS_ON
 from tests.unit.cli.conftest import Invoke
 from tests.unit.cli.fakes import COMMAND_ID, FakeService
 
@@ -36,13 +37,20 @@ ARGUMENTS = [
     for param in command.params
     if isinstance(param, click.Argument) and not isinstance(param.type, UnprocessedParamType)
 ]
-REST: dict[tuple[str, ...], list[str]] = {("run",): ["--", "true"], ("logs",): [COMMAND_ID]}
+REST: dict[tuple[str, ...], list[str]] = {
+    ("run",): ["--", "true"],
+    ("exec",): ["sb", "--", "true"],
+    ("logs",): [COMMAND_ID],
+    ("wait",): [COMMAND_ID],
+}
 """What a command needs to be complete."""
+GOOD = {"timeout": "90"}
+"""By argument, what is no mistake; for the others any word is."""
 
 
 def refused(oncebox: Invoke, path: tuple[str, ...], words: list[str], name: str) -> str:
     result = oncebox(*path, *words)
-    assert result.exit_code == (125 if path == ("run",) else 2), result.output
+    assert result.exit_code == (125 if path[0] in PASS_ON else 2), result.output
     assert name in result.stderr
     assert f"See `oncebox {' '.join(path)} --help`." in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -74,7 +82,10 @@ def test_an_empty_value_is_refused_with_the_options_name(
 def test_an_argument_that_is_empty_or_no_text_is_refused(
     fake: FakeService, oncebox: Invoke, path: tuple[str, ...], argument: click.Argument, value: str
 ) -> None:
-    said = refused(oncebox, path, [value], argument.make_metavar(click.Context(COMMANDS[path])))
+    arguments = [param for param in COMMANDS[path].params if isinstance(param, click.Argument)]
+    words = [value if param is argument else GOOD.get(param.name or "", "x") for param in arguments]
+
+    said = refused(oncebox, path, words, argument.make_metavar(click.Context(COMMANDS[path])))
 
     assert "is not one of" in said or ("it is not UTF-8" if value else "it is empty") in said
 
@@ -138,3 +149,22 @@ def test_a_group_alone_prints_its_help(oncebox: Invoke, group: str) -> None:
     assert (alone.exit_code, alone.stderr) == (0, "")
     assert alone.stdout == asked.stdout
     assert f"Usage: oncebox {group}" in alone.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    (("90", 90), ("90s", 90), ("15m", 900), ("1h30m", 5400), ("1H30M", 5400), ("1h90", 3690)),
+)
+def test_a_duration_is_seconds_however_it_is_written(
+    fake: FakeService, oncebox: Invoke, text: str, seconds: int
+) -> None:
+    assert oncebox("run", "--timeout", text, "--", "true").exit_code == 0
+
+    assert fake.submitted[0]["timeout"] == seconds
+
+
+@pytest.mark.parametrize("text", ("s", "m", "90x", "1m1h", "-5", "1.5h", "\uff11h", "0", "5h", "999999999d"))
+def test_what_is_no_duration_or_too_long_is_refused(fake: FakeService, oncebox: Invoke, text: str) -> None:
+    refused(oncebox, ("run",), [f"--timeout={text}", "--", "true"], "--timeout")
+
+    assert fake.submitted == []

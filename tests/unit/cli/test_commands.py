@@ -15,7 +15,20 @@ from tests.unit.cli.conftest import Invoke
 from tests.unit.cli.fakes import COMMAND_ID, REF, FakeJob, FakeSandbox, FakeService
 
 OTHER_ID = "cmd_c2I_" + "f" * 32
-COMMANDS = ("run", "status", "logs", "cancel", "ps", "sandboxes", "serve", "engine", "doctor", "completion")
+COMMANDS = (
+    "run",
+    "exec",
+    "status",
+    "wait",
+    "logs",
+    "cancel",
+    "ps",
+    "sandboxes",
+    "serve",
+    "engine",
+    "doctor",
+    "completion",
+)
 
 
 @pytest.fixture
