@@ -75,6 +75,7 @@ async def build_engine(settings: Settings, observability: Observability | None =
         api_key=settings.engine_api_key or "",
         proxy=settings.engine_proxy,
         networks=settings.engine_networks,
+        runtime=None if settings.engine_runtime == "auto" else settings.engine_runtime,
         observe=observe,
         trace=trace,
     )

@@ -57,6 +57,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine_proxy: Literal["auto", "always", "never"] = "auto"
     """How a sandbox's daemon is reached: ``always`` through the engine's proxy, ``never`` (directly), or ``auto``:
     directly where that works."""
+    engine_runtime: Literal["auto", "docker", "kubernetes"] = "auto"
+    """What the engine runs sandboxes with: only Kubernetes expands ``$`` in their environment and entrypoint, so it is
+    escaped there, and there alone. ``auto``: learnt from the engine's answers; where they do not tell, a value with
+    ``$(`` or ``$$`` is refused."""
     bind: str = "127.0.0.1:8700"
     """``HOST:PORT`` to listen on."""
     tenants: str | None = None
@@ -308,6 +312,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "engine_url": _http_url("local:// or http(s)://host:port", "local://"),
     "engine_api_key": _secret,
     "engine_proxy": _one_of("auto", "always", "never"),
+    "engine_runtime": _one_of("auto", "docker", "kubernetes"),
     "bind": _bind,
     "tenants": _text,
     "secret": _text,

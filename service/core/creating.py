@@ -22,7 +22,7 @@ from service.core.problems import not_executed, refusal
 from service.core.records import SandboxClaim, SandboxRecord
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Resources
-from service.ports.engine import EngineError, Mount, SandboxInfo, SandboxSpec
+from service.ports.engine import EngineError, Mount, SandboxInfo, SandboxSpec, TakenBack
 from service.ports.store import Record
 
 if TYPE_CHECKING:
@@ -122,7 +122,11 @@ class Creator:
         ]
 
     async def settle(self, order: Order) -> tuple[Record, bool]:
-        """The claim as far as it got within ``claim_wait``, and whether somebody else's work answered."""
+        """The claim as far as it got within ``claim_wait``, and whether somebody else's work answered.
+
+        Raises ``InvalidRequest`` for a value that the engine may read otherwise than it is written.
+        """
+        await self._check_dollars(order.spec)
         fresh = SandboxClaim(
             tenant=order.tenant,
             fingerprint=order.fingerprint,
@@ -136,6 +140,20 @@ class Creator:
             work=lambda mine: self._make(mine, order),
             wait=self._settings.claim_wait,
         )
+
+    async def _check_dollars(self, spec: SandboxSpec) -> None:
+        field = rules.expandable(spec.entrypoint, spec.env)
+        if field is None:
+            return
+        try:
+            runtime = await self._engine.runtime()
+        except EngineError as error:
+            raise refusal(error) from error
+        if runtime is None:
+            raise errors.InvalidRequest.of(
+                field,
+                "holds '$(' or '$$', which Kubernetes alone expands; ONCEBOX_ENGINE_RUNTIME must say what runs here",
+            )
 
     async def _claim(self, digest: str, token: str, body: bytes) -> tuple[bool, Record]:
         claims = self._core.claims
@@ -212,6 +230,9 @@ class Creator:
             if not_executed(error):
                 await self._core.quotas.free_sandbox(order.tenant, order.digest)
                 return await self._failed(mine, claim, refusal(error))
+            if isinstance(error, TakenBack) and await self._nothing_left(order.digest, claim):
+                await self._core.quotas.free_sandbox(order.tenant, order.digest)
+                return await self._failed(mine, claim, refusal(error))
             # Never the engine's own words in the log: they may repeat what it was sent.
             log.warning("create of %s not answered: %s", order.digest, type(error).__name__)
             made = await self._find_late(order.digest, claim)
@@ -249,6 +270,13 @@ class Creator:
             return True
         record = records.sandbox_record(raw)
         return record.tenant == claim.tenant and record.digest == digest and not record.deleted
+
+    async def _nothing_left(self, digest: str, claim: SandboxClaim) -> bool:
+        """A look after a moment, since a list may lag behind the removal; not answered: False."""
+        await asyncio.sleep(max(self._core.lookup_tries[:2], default=0.0))
+        with contextlib.suppress(EngineError):
+            return await self._find(digest, claim) is None
+        return False
 
     async def _find_late(self, digest: str, claim: SandboxClaim) -> SandboxInfo | None:
         for delay in self._core.lookup_tries:

@@ -23,6 +23,10 @@ def refusal(error: port.EngineError, *, sandbox_id: str | None = None) -> errors
             return errors.EngineUnavailable("The engine does not accept this service's key.", retry_after=30)
         case port.Refused():
             return errors.EngineRejected(error.message, sandbox_id=sandbox_id)
+        case port.TakenBack():
+            return errors.EngineUnavailable(
+                f"The engine could not start the sandbox in time, and has removed it: {error.message}", retry_after=5
+            )
         case port.NotReached():
             return errors.EngineUnavailable("The engine could not be reached.", sandbox_id=sandbox_id, retry_after=2)
         case _:

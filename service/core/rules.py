@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from service.core.records import is_reserved
 from service.errors import InvalidRequest, PayloadTooLarge
@@ -104,6 +104,16 @@ def sandbox_env(values: Mapping[str, str] | None, *, reserved: Callable[[str], b
         if not _VARIABLE.fullmatch(name):
             raise InvalidRequest.of(f"env.{shown(name)}", "must have a name of printable ASCII without '='")
     return checked
+
+
+def expandable(entrypoint: Sequence[str], env: Mapping[str, str]) -> str | None:
+    """The first field whose value Kubernetes would read otherwise than it is written, and Docker would not."""
+    named = [*((f"entrypoint[{n}]", text) for n, text in enumerate(entrypoint)), *_named_variables(env)]
+    return next((field for field, text in named if "$(" in text or "$$" in text), None)
+
+
+def _named_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(f"env.{shown(name)}", value) for name, value in env.items()]
 
 
 def env(values: Mapping[str, str] | None, *, reserved: Callable[[str], bool]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from service.ports.engine import (
     CommandSpec,
     CommandStatus,
     FileRange,
+    Runtime,
     SandboxInfo,
     SandboxListing,
     SandboxSpec,
@@ -35,6 +36,7 @@ class OpenSandboxEngine:
         proxy: reach execd through the lifecycle server's proxy (``always``), at its own endpoint (``never``), or
             at its own endpoint wherever that answers (``auto``).
         networks: where not empty, endpoints outside them are never contacted.
+        runtime: what the engine runs sandboxes with; None: learnt from its answers.
         limit: connections of each of two pools.
         observe: called after each HTTP call with its kind, ``answer``, ``refused``, ``not_reached``, ``unclear``,
             ``left`` (the reader went away) or ``cancelled``, and its duration in seconds.
@@ -48,6 +50,7 @@ class OpenSandboxEngine:
         api_key: str,
         proxy: Mode,
         networks: Sequence[Network] = (),
+        runtime: Runtime | None = None,
         limit: int = DEFAULT_LIMIT,
         observe: Observe | None = None,
         trace: Trace | None = None,
@@ -58,7 +61,7 @@ class OpenSandboxEngine:
         if not re.fullmatch(r"[\x21-\x7e]*", api_key):
             raise ValueError("the engine's API key must be visible ASCII")
         self._transport = Transport(limit=limit, observe=observe, trace=trace)
-        self._lifecycle = Lifecycle(self._transport, url, api_key)
+        self._lifecycle = Lifecycle(self._transport, url, api_key, runtime=runtime)
         self._execd = Execd(self._transport, self._lifecycle.headers)
         self._endpoints = Endpoints(
             lookup=self._lifecycle.endpoint,
@@ -71,6 +74,10 @@ class OpenSandboxEngine:
         self._execd.endpoints = self._endpoints
 
     # -- lifecycle
+
+    async def runtime(self) -> Runtime | None:
+        """What the engine runs sandboxes with; None where it can't be learnt."""
+        return await self._lifecycle.runtime()
 
     async def create_sandbox(self, spec: SandboxSpec) -> SandboxInfo:
         """Not idempotent. May take minutes; at most 11."""

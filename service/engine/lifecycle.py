@@ -1,15 +1,18 @@
 """The lifecycle server: sandboxes made, looked up, listed, renewed, paused, deleted; endpoints."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from service.engine import wire
-from service.engine.outcomes import Call, Side
+from service.engine.outcomes import POD_FAILED, Call, Side, clean
 from service.engine.transport import Deadline, Reply, Request, Transport, encode
 from service.messages import SandboxState
 from service.ports.engine import (
     Mount,
+    Refused,
+    Runtime,
     SandboxInfo,
     SandboxListing,
     SandboxMissing,
@@ -20,6 +23,11 @@ from service.ports.engine import (
 EXECD_PORT = 44772
 """Where execd listens in each sandbox."""
 KEY_HEADER = "OPEN-SANDBOX-API-KEY"
+NO_SANDBOX = "00000000-0000-4000-8000-000000000000"
+"""An id that no sandbox has: ids are random."""
+RUNTIMES: Mapping[str, Runtime] = {"DOCKER": "docker", "KUBERNETES": "kubernetes"}
+"""The runtime by how its ``::SANDBOX_NOT_FOUND`` begins. Other codes tell nothing: Kubernetes' runtime has
+``DOCKER::INVALID_EXPIRATION`` as well."""
 
 CREATE = Deadline(total=660)
 """Seconds: an image that must be pulled takes minutes, and the engine is silent meanwhile."""
@@ -36,14 +44,35 @@ CHECK = Deadline(total=10)
 class Lifecycle:
     """Calls of the lifecycle server at ``url`` (``http(s)://host[:port][/path]``, without ``/v1``)."""
 
-    def __init__(self, transport: Transport, url: str, api_key: str) -> None:
+    def __init__(self, transport: Transport, url: str, api_key: str, *, runtime: Runtime | None = None) -> None:
         self._transport = transport
+        self._told = runtime
+        self._learnt: Runtime | None = None
         self._base = f"{url.rstrip('/')}/v1/sandboxes"
         self.headers: Mapping[str, str] = {KEY_HEADER: api_key} if api_key else {}
 
+    async def runtime(self) -> Runtime | None:
+        """What the server runs sandboxes with, by the code with which it answers for one that does not exist.
+
+        None: an answer without one of the codes that are known.
+        """
+        if self._told is None and self._learnt is None:
+            with contextlib.suppress(SandboxMissing):
+                await self.get(NO_SANDBOX)
+        return self._told or self._learnt
+
     async def create(self, spec: SandboxSpec) -> SandboxInfo:
         """Not idempotent: each POST makes a sandbox."""
-        reply = await self._call(Call.CREATE, "POST", self._base, CREATE, encode(_create_body(spec)))
+        body = _create_body(spec, escape=(self._told or self._learnt) == "kubernetes")
+        try:
+            reply = await self._call(Call.CREATE, "POST", self._base, CREATE, encode(body))
+        except Refused as error:
+            if error.code != POD_FAILED:
+                raise
+            # Of a pod, "ErrImagePull": without a word of which image.
+            raise Refused(
+                clean(f"image {spec.image}: {error.message}"), code=error.code, status=error.status
+            ) from error
         return wire.sandbox(reply.body)
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
@@ -120,7 +149,11 @@ class Lifecycle:
             body=body,
             repeatable=method == "GET",
         )
-        return await self._transport.call(request)
+        try:
+            return await self._transport.call(request)
+        except SandboxMissing as missing:
+            self._learnt = RUNTIMES.get((missing.code or "").partition("::")[0], self._learnt)
+            raise
 
 
 def require_sandbox_id(sandbox_id: str) -> None:
@@ -139,13 +172,18 @@ def metadata_filter(metadata: Mapping[str, str]) -> str:
     return quote(inner, safe="")
 
 
-def _create_body(spec: SandboxSpec) -> dict[str, Any]:
+def _create_body(spec: SandboxSpec, *, escape: bool) -> dict[str, Any]:
+    """``escape``: Kubernetes reads ``$$`` as ``$``, and ``$(NAME)`` as that variable, here and in the entrypoint."""
+
+    def given(text: str) -> str:
+        return text.replace("$", "$$") if escape else text
+
     body: dict[str, Any] = {
         "image": {"uri": spec.image},
-        "entrypoint": list(spec.entrypoint),
+        "entrypoint": [given(each) for each in spec.entrypoint],
         "resourceLimits": {"cpu": spec.cpu, "memory": spec.memory},
         "timeout": spec.timeout,
-        "env": dict(spec.env),
+        "env": {name: given(value) for name, value in spec.env.items()},
         "metadata": dict(spec.metadata),
     }
     if spec.volumes:
@@ -160,5 +198,6 @@ def _volume(mount: Mount) -> dict[str, Any]:
     if mount.host is not None:
         volume["host"] = {"path": mount.host}
     else:
-        volume["pvc"] = {"claimName": mount.claim}
+        # Else a misspelt name makes a claim, on which an owner's files are then missing.
+        volume["pvc"] = {"claimName": mount.claim, "createIfNotExists": False}
     return volume

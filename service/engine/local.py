@@ -48,13 +48,15 @@ class EngineChild:
 
     @classmethod
     async def start(cls, *, volume: str | None = None) -> EngineChild:
-        """``volume``: as in the settings; a directory that it names may be mounted. Raises ``EngineDidNotStart``."""
+        """``volume``: as in the settings; what it names may be mounted. Raises ``EngineDidNotStart``."""
         api_key = secrets.token_urlsafe(32)
         # -P: a `service` package in the working directory is not ours.
         command = [sys.executable, "-P", "-m", "service.local_engine", "--bind", "127.0.0.1:0"]
         kind, _, path = (volume or "").partition(":")
         if kind == "host":
             command += ["--volume-root", path]
+        if kind == "pvc":
+            command += ["--claim", path]
         process = await asyncio.create_subprocess_exec(
             *command,
             "--exit-with-stdin",

@@ -8,8 +8,11 @@ Pure functions, no I/O. The list of what counts as **not executed** is closed:
 - execd's structured 400, and its structured 404 for what it does not know;
 - a structured start failure after ``init`` in a stream (see ``error_event`` and ``appended_object``);
 - the lifecycle server's structured 4xx;
-- a code that ends in ``IMAGE_PULL_FAILED``.
+- a code that ends in ``IMAGE_PULL_FAILED``, and ``KUBERNETES::POD_FAILED`` on a create (both are rolled back);
+- ``KUBERNETES::API_ERROR`` on a create whose message proves it: the cluster's API refused the object, or could
+  not be reached. The engine has no code for these.
 
+``KUBERNETES::POD_READY_TIMEOUT`` on a create is ``TakenBack``: made, not started in time, and removed again.
 Everything else is ``Unclear``: ``BACKEND_RESPONSE_FAILED``, 504, a gateway's HTML 502 or 503 or 404, a reset
 or a timeout after the request was sent, a stream that ended early, a redirect (never followed), an answer of
 another shape.
@@ -36,6 +39,7 @@ from service.ports.engine import (
     SandboxMissing,
     SandboxNotReady,
     StartFailed,
+    TakenBack,
     Unclear,
 )
 
@@ -143,7 +147,7 @@ def outcome(exchange: Exchange) -> EngineError | None:
     problem = _problem(exchange)
     if problem is None:
         return Unclear(_describe(exchange), status=exchange.status)
-    kind = _kind(exchange, problem.code or "")
+    kind = _kind(exchange, problem)
     return kind(
         clean(problem.message) or f"{exchange.call.value}: HTTP {exchange.status}",
         code=problem.code,
@@ -191,16 +195,40 @@ def _validation(item: Any) -> str:
     return clean(f"{place}: {item.get('msg', 'invalid')}", 100)
 
 
-def _kind(exchange: Exchange, code: str) -> type[EngineError]:
+def _kind(exchange: Exchange, problem: _Problem) -> type[EngineError]:
+    code = problem.code or ""
     if 400 <= exchange.status < 500:
         return _client_error(exchange, code)
-    if exchange.call is Call.CREATE and code.endswith("IMAGE_PULL_FAILED"):
-        return Refused
+    if exchange.call is Call.CREATE and (kind := _create_error(code, problem.message)):
+        return kind
     if exchange.status == 502 and exchange.side is Side.PROXY and code == "BACKEND_CONNECTION_FAILED":
         return NotReached
     if exchange.status == 500 and exchange.call is Call.INTERRUPT and code == "RUNTIME_ERROR":
         return CommandNotRunning
     return Unclear
+
+
+POD_FAILED = "KUBERNETES::POD_FAILED"
+"""The pod of a create can't start, most often since its image can't be pulled; it was removed again."""
+_API_REFUSED = re.compile(r"Failed to create sandbox: \(4(?!08|09|29)[0-9]{2}\)|Cannot verify ownership of PVC ")
+"""How the message begins where the cluster's API answered 4xx to what was to be made.
+
+Not 409: the engine's HTTP library may have sent the object before. Nor 429 and 408, which say nothing of it.
+"""
+_API_NOT_REACHED = re.compile(r"Caused by (NewConnectionError|ConnectTimeoutError|NameResolutionError)\(")
+"""How it ends where the engine's HTTP library (urllib3) never got a connection for it."""
+
+
+def _create_error(code: str, message: str) -> type[EngineError] | None:
+    if code.endswith("IMAGE_PULL_FAILED") or code == POD_FAILED:
+        return Refused
+    if code == "KUBERNETES::POD_READY_TIMEOUT":
+        return TakenBack
+    if code == "KUBERNETES::API_ERROR" and _API_REFUSED.match(message):
+        return Refused
+    if code == "KUBERNETES::API_ERROR" and _API_NOT_REACHED.search(message):
+        return NotReached
+    return None
 
 
 def _client_error(exchange: Exchange, code: str) -> type[EngineError]:

@@ -24,6 +24,7 @@ from .isolation import choose
 from .sandboxes import Sandboxes, new_engine_name
 from .server import Dispatcher, make_server
 from .spawning import Spawner
+from .volumes import claim_directory, is_claim
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +42,15 @@ PLAIN_WARNING = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the engine runs. `root` None: a temporary directory, removed at the end. `maximum_timeout` in seconds."""
+    """How the engine runs. `root` None: a temporary directory, removed at the end. `claims`: volumes that are there
+    from the start. `maximum_timeout` in seconds.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
     root: Path | None = None
     volume_root: Path | None = None
+    claims: tuple[str, ...] = ()
     isolation: str = "auto"
     api_key: str = ""
     dev_controls: bool = False
@@ -117,6 +121,8 @@ def make_directories(options: Options) -> tuple[Path, Path, Path, int]:
         root.mkdir(parents=True, exist_ok=True)
         own, held = scratch.make(root, "run-")
     volume_root = Path(os.path.realpath(options.volume_root or root / "volumes"))
+    for name in options.claims:
+        claim_directory(name, volume_root).mkdir(parents=True, exist_ok=True)
     volume_root.mkdir(parents=True, exist_ok=True)
     return root, volume_root, own, held
 
@@ -177,6 +183,7 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
     parser.add_argument("--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one")
     parser.add_argument("--root", type=Path, help="directory for sandboxes and volumes (default: a temporary one)")
     parser.add_argument("--volume-root", type=Path, help="what may be mounted (default: ROOT/volumes)")
+    parser.add_argument("--claim", action="append", default=[], metavar="NAME", help="a claim that is there already")
     parser.add_argument("--isolation", choices=("auto", "bwrap", "plain"), default="auto")
     parser.add_argument("--max-timeout", type=int, default=86_400, metavar="SECONDS", help="longest life of a sandbox")
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when stdin ends")
@@ -185,11 +192,15 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
     host, _, port = given.bind.rpartition(":")
     if not host or not wire.is_number(port) or int(port) > 65535:
         parser.error(f"--bind: {given.bind!r} is not HOST:PORT")
+    for name in given.claim:
+        if not is_claim(name):
+            parser.error(f"--claim: {name!r} is no claim's name")
     options = Options(
         host=host.strip("[]"),
         port=int(port),
         root=given.root,
         volume_root=given.volume_root,
+        claims=tuple(given.claim),
         isolation=given.isolation,
         api_key=os.environ.get("OPEN_SANDBOX_API_KEY", ""),
         dev_controls=given.dev_controls,

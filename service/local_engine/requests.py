@@ -33,6 +33,7 @@ class VolumeRequest:
     mount_path: str
     host_path: str | None = None
     claim: str | None = None
+    make_claim: bool = True
     sub_path: str = ""
     read_only: bool = False
 
@@ -254,6 +255,7 @@ def _volume(given: Any, index: int) -> VolumeRequest:
     sub_path = given.get("subPath") or ""
     if not isinstance(sub_path, str):
         raise Invalid("string_type", [*place, "subPath"], "Input should be a valid string", sub_path)
+    make = not isinstance(claim, dict) or claim.get("createIfNotExists") is not False
     return VolumeRequest(
-        given["name"], given["mountPath"], path, named, sub_path, read_only=given.get("readOnly") is True
+        given["name"], given["mountPath"], path, named, make, sub_path, read_only=given.get("readOnly") is True
     )

@@ -16,6 +16,16 @@ CLAIMS = "_pvc"
 _CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
+def is_claim(name: str) -> bool:
+    """Whether a claim may be called that."""
+    return _CLAIM.fullmatch(name) is not None
+
+
+def claim_directory(name: str, root: Path) -> Path:
+    """Where the files of a claim are."""
+    return root / CLAIMS / name
+
+
 def resolve(volumes: tuple[VolumeRequest, ...], root: Path) -> list[Mount]:
     """The mounts of a create; missing subdirectories are made. Raises `Refused` (400).
 
@@ -34,7 +44,7 @@ def _check(volume: VolumeRequest, root: Path) -> None:
         message = f"SubPath '{volume.sub_path}' must be a relative path, not absolute."
         raise Refused(400, "VOLUME::INVALID_SUB_PATH", message)
     if volume.claim is not None:
-        if not _CLAIM.fullmatch(volume.claim):
+        if not is_claim(volume.claim):
             message = f"PVC claim name '{volume.claim}' is not a valid Kubernetes resource name."
             raise Refused(400, "VOLUME::INVALID_PVC_NAME", message)
         return
@@ -54,9 +64,12 @@ def _within(path: str, root: str) -> bool:
 
 
 def _source(volume: VolumeRequest, root: Path) -> Path:
-    base = root / CLAIMS / volume.claim if volume.claim is not None else Path(volume.host_path or "")
-    if volume.claim is not None:
+    base = Path(volume.host_path or "") if volume.claim is None else claim_directory(volume.claim, root)
+    if volume.claim is not None and volume.make_claim:
         base.mkdir(parents=True, exist_ok=True)
+    if volume.claim is not None and not base.is_dir():
+        message = f"Volume '{volume.name}': Docker named volume '{volume.claim}' does not exist."
+        raise Refused(400, "VOLUME::PVC_NOT_FOUND", message)
     source = base / volume.sub_path
     real = os.path.realpath(source)
     if not _within(real, os.path.realpath(base)) or not _within(real, os.path.realpath(root)):

@@ -68,6 +68,13 @@ class NotReached(EngineError):
     """Never got there: not executed."""
 
 
+class TakenBack(EngineError):
+    """The engine made a sandbox, could not start it in time, and says that it has removed it: one look proves it."""
+
+
+Runtime = Literal["docker", "kubernetes"]
+"""What the engine runs sandboxes with. Kubernetes alone expands ``$`` in a sandbox's environment and entrypoint."""
+
 Hop = Literal["lifecycle", "direct", "proxy"]
 """Who was asked: the lifecycle server; execd at its own endpoint; execd through the lifecycle server's proxy."""
 LossCause = Literal["silent", "dropped", "ended", "invalid"]
@@ -187,8 +194,15 @@ class Engine(Protocol):
 
     # -- lifecycle
 
+    async def runtime(self) -> Runtime | None:
+        """What the engine runs sandboxes with; None where it can't be learnt. Asks once at the most."""
+        ...
+
     async def create_sandbox(self, spec: SandboxSpec) -> SandboxInfo:
-        """Not idempotent. May take minutes."""
+        """Not idempotent. May take minutes. ``env`` and ``entrypoint`` arrive as they are, where ``runtime`` is known.
+
+        Raises ``TakenBack``.
+        """
         ...
 
     async def get_sandbox(self, sandbox_id: str) -> SandboxInfo:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from ipaddress import ip_network
 from typing import Any
 
+import msgspec
 import pytest
 
 from service.engine import OpenSandboxEngine, execd, lifecycle, transport
@@ -19,6 +20,7 @@ from service.ports.engine import (
     EngineError,
     FileMissing,
     FileRange,
+    Mount,
     NotReached,
     Refused,
     SandboxSpec,
@@ -671,6 +673,76 @@ async def test_a_create_says_what_it_wants(rig: Rig) -> None:
         "env": {},
         "metadata": {},
     }
+
+
+DOLLARS = ["$", "$$", "$HOME", "$(HOME)", "a$$$b", "$$(X)"]
+
+
+def of_code(code: str) -> bytes:
+    return reply(404, {"code": code, "message": "no such sandbox"})
+
+
+async def created_with_dollars(engine: OpenSandboxEngine, rig: Rig) -> tuple[list[str], list[str]]:
+    """The entrypoint and the values as they went out."""
+    rig.behave = answering(reply(202, SANDBOX))
+    env = {f"N{number}": text for number, text in enumerate(DOLLARS)}
+    await engine.create_sandbox(msgspec.structs.replace(SPEC, entrypoint=DOLLARS, env=env))
+    body = rig.arrived()[-1].json()
+    return body["entrypoint"], list(body["env"].values())
+
+
+@pytest.mark.parametrize(
+    ("code", "runtime", "escaped"),
+    [
+        ("KUBERNETES::SANDBOX_NOT_FOUND", "kubernetes", True),
+        ("DOCKER::SANDBOX_NOT_FOUND", "docker", False),
+        ("OTHER::SANDBOX_NOT_FOUND", None, False),
+    ],
+)
+async def test_the_runtime_is_learnt_from_one_answer_and_dollars_are_escaped_for_kubernetes_alone(
+    rig: Rig, code: str, runtime: str | None, escaped: bool
+) -> None:
+    rig.behave = answering(of_code(code))
+    assert await rig.engine.runtime() == runtime
+    asked = len(rig.arrived())
+    if runtime is not None:
+        assert await rig.engine.runtime() == runtime
+        assert len(rig.arrived()) == asked == 1
+    expected = [text.replace("$", "$$") if escaped else text for text in DOLLARS]
+    assert await created_with_dollars(rig.engine, rig) == (expected, expected)
+
+
+async def test_a_code_that_both_runtimes_have_teaches_nothing(rig: Rig) -> None:
+    rig.behave = answering(reply(400, {"code": "DOCKER::INVALID_EXPIRATION", "message": "past"}))
+    with pytest.raises(Refused):
+        await rig.engine.renew_sandbox("sb", 1.0)
+    rig.behave = answering(of_code("KUBERNETES::SANDBOX_NOT_FOUND"))
+    assert await rig.engine.runtime() == "kubernetes"
+
+
+@pytest.mark.parametrize(("runtime", "escaped"), [("kubernetes", True), ("docker", False)])
+async def test_a_runtime_that_is_told_is_not_asked_for(rig: Rig, runtime: Any, escaped: bool) -> None:
+    engine = OpenSandboxEngine(rig.server.url, api_key=KEY, proxy="never", runtime=runtime)
+    assert await engine.runtime() == runtime
+    assert rig.arrived() == []
+    sent, _ = await created_with_dollars(engine, rig)
+    assert sent[1] == ("$$$$" if escaped else "$$")
+    await engine.close()
+
+
+async def test_a_claim_must_be_there_already(rig: Rig) -> None:
+    rig.behave = answering(reply(202, SANDBOX))
+    mount = Mount(name="w", claim="work", sub_path="alice/workspace", mount_path="/workspace")
+    await rig.engine.create_sandbox(msgspec.structs.replace(SPEC, volumes=[mount]))
+    volume = rig.arrived()[0].json()["volumes"][0]
+    assert volume["pvc"] == {"claimName": "work", "createIfNotExists": False}
+
+
+async def test_a_pod_that_can_not_start_is_a_refusal_that_names_its_image(rig: Rig) -> None:
+    message = "Sandbox x failed: 1/1 observed pods failed; primary reason=ErrImagePull; sample pod=x-0"
+    rig.behave = answering(reply(500, {"code": "KUBERNETES::POD_FAILED", "message": message}))
+    with pytest.raises(Refused, match=r"image i: .*ErrImagePull"):
+        await rig.engine.create_sandbox(SPEC)
 
 
 async def test_a_filter_is_quoted_twice(rig: Rig) -> None:

@@ -217,3 +217,37 @@ def test_a_sandbox_s_variable_has_a_name_that_every_runtime_takes(name: str) -> 
 @pytest.mark.parametrize("name", ["A", "a.b-c", "BASH_FUNC_f%%", "1", "A B"])
 def test_other_names_of_variables_are_let_through(name: str) -> None:
     assert rules.sandbox_env({name: "v"}, reserved=lambda name: False) == {name: "v"}
+
+
+@pytest.mark.parametrize("text", ["$", "$HOME", "a$", "$ (X)", "${X}", "100 $", ""])
+def test_a_dollar_that_every_runtime_reads_alike_may_stand_anywhere(text: str) -> None:
+    assert kubernetes_expansion(text, {"X": "x"}) == text
+    assert rules.expandable([text], {"A": text}) is None
+
+
+@given(st.text(alphabet="$()Xa ", max_size=12))
+def test_what_kubernetes_would_read_otherwise_is_named_and_escaped_it_arrives(text: str) -> None:
+    if rules.expandable(["sh", text], {}) is None:
+        assert kubernetes_expansion(text, {"X": "x"}) == text
+        assert rules.expandable([], {"A": text}) is None
+    else:
+        assert rules.expandable(["sh", text], {}) == "entrypoint[1]"
+        assert rules.expandable(["sh"], {"A": text}) == "env.A"
+    assert kubernetes_expansion(text.replace("$", "$$"), {"X": "x", "a": "y"}) == text
+
+
+def kubernetes_expansion(text: str, known: dict[str, str]) -> str:
+    """What Kubernetes makes of a value (`third_party/forked/golang/expansion/expand.go`)."""
+    found, at = "", 0
+    while at < len(text):
+        rest = text[at + 1 :]
+        if text[at] != "$" or not rest:
+            found, at = found + text[at], at + 1
+        elif rest[0] == "$":
+            found, at = found + "$", at + 2
+        elif rest[0] == "(" and ")" in rest:
+            name = rest[1 : rest.index(")")]
+            found, at = found + known.get(name, f"$({name})"), at + 3 + len(name)
+        else:
+            found, at = found + "$" + rest[0], at + 2
+    return found

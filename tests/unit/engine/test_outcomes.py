@@ -19,6 +19,7 @@ from service.ports.engine import (
     Refused,
     SandboxMissing,
     SandboxNotReady,
+    TakenBack,
     Unclear,
 )
 
@@ -45,6 +46,19 @@ def answered(call: Call, side: Side, status: int, body: Any = b"", content_type:
 
 def problem(code: str, message: str = "why") -> dict[str, str]:
     return {"code": code, "message": message}
+
+
+REFUSED_THERE = (
+    "Failed to create sandbox: HTTPSConnectionPool(host='10.96.0.1', port=443): Max retries exceeded with url: "
+    "/apis/sandbox.opensandbox.io/v1alpha1/namespaces/default/batchsandboxes (Caused by NewConnectionError("
+    "'<urllib3.connection.HTTPSConnection object at 0x7f>: Failed to establish a new connection: "
+    "[Errno 111] Connection refused'))"
+)
+
+
+def api_error(message: str) -> Exchange:
+    """A create that the engine could not carry on to the cluster's API."""
+    return answered(Call.CREATE, L, 500, problem("KUBERNETES::API_ERROR", message))
 
 
 ANSWERED: list[tuple[str, Exchange, type[EngineError] | None]] = [
@@ -82,7 +96,20 @@ ANSWERED: list[tuple[str, Exchange, type[EngineError] | None]] = [
     ("no image", answered(Call.CREATE, L, 500, problem("DOCKER::SANDBOX_IMAGE_PULL_FAILED")), Refused),
     ("no image, but not a create", answered(Call.GET, L, 500, problem("DOCKER::SANDBOX_IMAGE_PULL_FAILED")), Unclear),
     ("no start", answered(Call.CREATE, L, 500, problem("DOCKER::SANDBOX_START_FAILED")), Unclear),
-    ("a create that timed out there", answered(Call.CREATE, L, 504, problem("KUBERNETES::POD_READY_TIMEOUT")), Unclear),
+    ("a pod that can't start", answered(Call.CREATE, L, 500, problem("KUBERNETES::POD_FAILED")), Refused),
+    ("that, but not a create", answered(Call.RESUME, L, 500, problem("KUBERNETES::POD_FAILED")), Unclear),
+    ("taken back", answered(Call.CREATE, L, 504, problem("KUBERNETES::POD_READY_TIMEOUT")), TakenBack),
+    ("that, but not a create", answered(Call.GET, L, 504, problem("KUBERNETES::POD_READY_TIMEOUT")), Unclear),
+    ("the cluster refused it", api_error("Failed to create sandbox: (422)\nReason: Unprocessable Entity"), Refused),
+    ("the cluster refused its claim", api_error("Cannot verify ownership of PVC 'work': server lacks 'get'"), Refused),
+    ("sent twice there, perhaps", api_error("Failed to create sandbox: (409)\nReason: Conflict"), Unclear),
+    ("the cluster is busy", api_error("Failed to create sandbox: (429)\nReason: Too Many Requests"), Unclear),
+    ("the cluster has a fault", api_error("Failed to create sandbox: (500)\nReason: Internal"), Unclear),
+    ("the cluster was not reached", api_error(REFUSED_THERE), NotReached),
+    ("the cluster was silent", api_error("Failed to create sandbox: HTTPSConnectionPool: Read timed out."), Unclear),
+    ("a text that quotes it", api_error("Failed to create sandbox: (500)\nbody: (422)"), Unclear),
+    ("another call's", answered(Call.GET, L, 500, problem("KUBERNETES::API_ERROR", REFUSED_THERE)), Unclear),
+    ("that text with another code", answered(Call.CREATE, L, 500, problem("X::API_ERROR", REFUSED_THERE)), Unclear),
     ("a bare 500", answered(Call.CREATE, L, 500, b"Internal Server Error", PLAIN), Unclear),
     # gateways
     ("a gateway's 502", answered(Call.CREATE, L, 502, PAGE, HTML), Unclear),

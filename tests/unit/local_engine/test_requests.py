@@ -132,6 +132,15 @@ def test_volumes_lie_below_their_root(tmp_path: Path) -> None:
     assert all(mount.source.is_dir() for mount in mounts)
 
 
+def test_a_claim_that_must_be_there_already_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        volumes.resolve((volume(claim="data", make_claim=False),), tmp_path)
+    assert refused.value.code == "VOLUME::PVC_NOT_FOUND"
+    assert list(tmp_path.iterdir()) == []
+    volumes.claim_directory("data", tmp_path).mkdir(parents=True)
+    assert len(volumes.resolve((volume(claim="data", make_claim=False),), tmp_path)) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
