@@ -23,7 +23,7 @@ WORDS = {
     r"__a(?=enter__|exit__)": "__",
     r"async_(?=driver|map)": "sync_",
     r"\bAsync(?=Driver\b|Map\b)": "Sync",
-    r"\bAsync(?=Client\b|Sandbox\b|Job\b|Iterator\b|Iterable\b)": "",
+    r"\bAsync(?=Client\b|Sandbox\b|Files\b|Job\b|Iterator\b|Iterable\b)": "",
     r"\basynchronous\b": "synchronous",
 }
 

@@ -88,7 +88,7 @@ class Calls:
 
     def sandbox(self, sandbox_id: str) -> Flow[Sandbox]:
         """``GET /v1/sandboxes/{id}``."""
-        return call(self.terms, self._get(_sandbox_path(sandbox_id)), _sandbox_reader(sandbox_id))
+        return call(self.terms, self._get(sandbox_path(sandbox_id)), _sandbox_reader(sandbox_id))
 
     def sandboxes(
         self, *, metadata: Mapping[str, str] | None, states: list[str], page_size: int | None, token: str | None
@@ -112,14 +112,14 @@ class Calls:
     def _act(self, sandbox_id: str, verb: str, body: Mapping[str, Any]) -> Flow[Sandbox]:
         # Idempotent by nature; the key is there so that no hop takes it for a request that must not be
         # repeated.
-        request = self._post(f"{_sandbox_path(sandbox_id)}/{verb}", body, key=self.terms.new_id())
+        request = self._post(f"{sandbox_path(sandbox_id)}/{verb}", body, key=self.terms.new_id())
         return call(self.terms, request, _sandbox_reader(sandbox_id))
 
     def delete_sandbox(self, sandbox_id: str, *, seconds: float | None = None) -> Flow[None]:
         """``DELETE /v1/sandboxes/{id}``, within ``seconds`` or the client's own deadline."""
         terms = self.terms
         deadline = Deadline(terms, terms.deadline if seconds is None else seconds)
-        request = Request("DELETE", _sandbox_path(sandbox_id), terms.timeout)
+        request = Request("DELETE", sandbox_path(sandbox_id), terms.timeout)
         tries = Tries(terms, deadline, what=f"DELETE {request.path}")
         while True:
             try:
@@ -220,7 +220,12 @@ def _naming(key: str, flow: Flow[Made[M]]) -> Flow[Made[M]]:
         raise
 
 
-def _sandbox_path(sandbox_id: str) -> str:
+def sandbox_path(sandbox_id: str) -> str:
+    """The path of a sandbox.
+
+    Raises:
+        InvalidRequest: ``sandbox_id`` can't be an id.
+    """
     return f"/v1/sandboxes/{_segment(sandbox_id, 'sandbox_id')}"
 
 

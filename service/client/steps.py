@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from .transfers import Content, Receiver
 
 T = TypeVar("T")
 
@@ -23,7 +26,14 @@ class Request:
     read_timeout: float
     """Seconds without a byte after which the connection counts as dead."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
+    body: bytes | Content | None = None
+    receiver: Receiver | None = None
+    """Takes the body of a success in place of the answer."""
+
+    @property
+    def is_transfer(self) -> bool:
+        """A file goes one way or the other: as long as bytes come, it may take its time."""
+        return self.receiver is not None or not isinstance(self.body, bytes | None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from urllib.parse import urlsplit
 
-from .steps import Dropped
+from .steps import Dropped, Request
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 CONNECT_TIMEOUT = 10.0
@@ -61,6 +61,13 @@ def target(url: str | None, api_key: str | None) -> Target:
             raise ValueError("the API key has characters that a header can't carry")
         headers["Authorization"] = f"Bearer {api_key}"
     return Target(url, headers)
+
+
+def sent(request: Request) -> tuple[bytes | Iterator[bytes] | None, Mapping[str, str]]:
+    """The body and the headers of ``request`` as the libraries take them."""
+    if isinstance(request.body, bytes | None):
+        return request.body, request.headers
+    return request.body.pieces(), {**request.headers, "Content-Length": str(request.body.length)}
 
 
 def dropped_by_tls(error: object) -> Dropped:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from .steps import Answer, Dropped, Request
-from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target, dropped_by_peer, dropped_by_tls
+from .transfers import Content, LocalFault, Receiver
+from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target, dropped_by_peer, dropped_by_tls, sent
 
 if TYPE_CHECKING:
     import aiohttp
@@ -75,24 +77,23 @@ class AsyncTransport:
         from yarl import URL
 
         timeout = aiohttp.ClientTimeout(
-            total=request.read_timeout + SLOW_BODY,
+            total=None if request.is_transfer else request.read_timeout + SLOW_BODY,
             sock_connect=CONNECT_TIMEOUT,
             sock_read=request.read_timeout,
         )
         pool = await self._pool()
         pool.requests += 1
+        body, headers = sent(request)
         try:
             async with pool.session.request(
                 request.method,
                 URL(self._target.url + request.path, encoded=True),
-                data=request.body,
-                headers=request.headers,
+                data=body if isinstance(body, bytes | None) else _awaited(body),
+                headers=headers,
                 allow_redirects=False,
                 timeout=timeout,
             ) as response:
-                body = await response.read()
-                headers = {name.lower(): value for name, value in response.headers.items()}
-                return Answer(response.status, headers, body)
+                return await _whole(response, request.receiver)
         except aiohttp.ClientConnectorCertificateError as error:
             return dropped_by_tls(error.certificate_error)
         except aiohttp.ClientConnectorSSLError as error:
@@ -103,7 +104,11 @@ class AsyncTransport:
             return Dropped(f"no connection: {error}", cause=error, unsent=True)
         except TimeoutError as error:
             return Dropped("no answer in time", cause=error)
+        except LocalFault as fault:
+            raise fault.cause from None
         except (aiohttp.ClientError, OSError) as error:
+            if isinstance(request.body, Content) and request.body.fault is not None:
+                raise request.body.fault.cause from None
             return dropped_by_peer(str(error) or type(error).__name__, error)
         finally:
             pool.requests -= 1
@@ -124,3 +129,17 @@ class AsyncTransport:
         if pool is not None:
             await pool.session.close()
         await self._drop_closed_loops()
+
+
+async def _whole(response: aiohttp.ClientResponse, receiver: Receiver | None) -> Answer:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    if receiver is None or not receiver.begins(response.status, headers):
+        return Answer(response.status, headers, await response.read())
+    async for block in response.content.iter_any():
+        receiver.take(block)
+    return Answer(response.status, headers, b"")
+
+
+async def _awaited(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -12,7 +13,8 @@ from urllib3.exceptions import SSLError as PoolSSLError
 from urllib3.exceptions import TimeoutError as PoolTimeoutError
 
 from .steps import Answer, Dropped, Request
-from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target, dropped_by_peer, dropped_by_tls
+from .transfers import LocalFault, Receiver
+from .transport import CONNECT_TIMEOUT, SLOW_BODY, Target, dropped_by_peer, dropped_by_tls, sent
 
 POOL = 256
 """Idle connections that are kept, which bounds nothing: more threads make more connections."""
@@ -43,20 +45,23 @@ class SyncTransport:
 
     def send(self, request: Request) -> Answer | Dropped:
         """Sends ``request`` once and reads its answer to the end."""
-        give_up = time.monotonic() + request.read_timeout + SLOW_BODY
+        give_up = math.inf if request.is_transfer else time.monotonic() + request.read_timeout + SLOW_BODY
+        body, headers = sent(request)
         try:
             response = self._connections().request(
                 request.method,
                 self._target.url + request.path,
-                body=request.body,
-                headers={**self._target.headers, **request.headers},
+                body=body,
+                headers={**self._target.headers, **headers},
                 redirect=False,
                 preload_content=False,
                 timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=request.read_timeout),
             )
-            return _whole(response, give_up)
+            return _whole(response, give_up, request.receiver)
         except (HTTPError, OSError) as error:
             return _dropped(error)
+        except LocalFault as fault:
+            raise fault.cause from None
 
     def reset(self) -> None:
         """Forgets the idle connections. Those in use end with their requests."""
@@ -68,11 +73,14 @@ class SyncTransport:
     close = reset
 
 
-def _whole(response: urllib3.BaseHTTPResponse, give_up: float) -> Answer | Dropped:
-    blocks = []
+def _whole(response: urllib3.BaseHTTPResponse, give_up: float, receiver: Receiver | None) -> Answer | Dropped:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    blocks: list[bytes] = []
     try:
-        for block in response.stream(BLOCK):
-            blocks.append(block)
+        taken = receiver is not None and receiver.begins(response.status, headers)
+        take = receiver.take if receiver is not None and taken else blocks.append
+        for block in response.stream(BLOCK, decode_content=not taken):
+            take(block)
             if time.monotonic() > give_up:
                 response.close()
                 return Dropped("the answer came too slowly")
@@ -80,7 +88,6 @@ def _whole(response: urllib3.BaseHTTPResponse, give_up: float) -> Answer | Dropp
         response.close()
         raise
     response.release_conn()
-    headers = {name.lower(): value for name, value in response.headers.items()}
     return Answer(response.status, headers, b"".join(blocks))
 
 

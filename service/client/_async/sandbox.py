@@ -13,6 +13,7 @@ from ..calls import Calls
 from ..driver import AsyncDriver
 from ..results import JobResult, result_of_exec
 from ..views import SandboxView, runs_as_exec
+from .files import AsyncFiles
 from .job import AsyncJob
 
 
@@ -34,6 +35,11 @@ class AsyncSandbox(SandboxView):
     ) -> None:
         super().__init__(calls, sandbox_id, info, replayed=replayed)
         self._driver = driver
+
+    @property
+    def files(self) -> AsyncFiles:
+        """Its files. Makes no request."""
+        return AsyncFiles(self._calls, self._driver, self._id)
 
     async def refresh(self) -> SandboxInfo:
         """Asks for the sandbox as it is now.

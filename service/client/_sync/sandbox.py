@@ -14,6 +14,7 @@ from ..calls import Calls
 from ..driver import SyncDriver
 from ..results import JobResult, result_of_exec
 from ..views import SandboxView, runs_as_exec
+from .files import Files
 from .job import Job
 
 
@@ -35,6 +36,11 @@ class Sandbox(SandboxView):
     ) -> None:
         super().__init__(calls, sandbox_id, info, replayed=replayed)
         self._driver = driver
+
+    @property
+    def files(self) -> Files:
+        """Its files. Makes no request."""
+        return Files(self._calls, self._driver, self._id)
 
     def refresh(self) -> SandboxInfo:
         """Asks for the sandbox as it is now.
