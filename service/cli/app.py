@@ -9,7 +9,7 @@ import click
 
 from service import __version__
 from service.cli.arguments import Group
-from service.cli.commands import completion, doctor, jobs, keys, logs, run, sandbox_acts, servers
+from service.cli.commands import completion, cp, doctor, jobs, keys, logs, run, sandbox_acts, servers
 from service.cli.output.terminal import show_logs
 from service.cli.problems import ReaderGone, report
 from service.cli.state import State, verbose_option
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "Run commands": ("run", "exec", "status", "wait", "logs", "cancel", "ps"),
-    "Sandboxes": ("sandboxes",),
+    "Sandboxes": ("sandboxes", "cp"),
     "Run the service": ("serve", "engine", "doctor", "keys"),
     "Shell": ("completion",),
 }
@@ -87,6 +87,7 @@ for command in (
     jobs.cancel,
     jobs.ps,
     sandbox_acts.sandboxes,
+    cp.cp,
     servers.serve,
     servers.engine,
     doctor.doctor,

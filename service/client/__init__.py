@@ -45,9 +45,11 @@ from ..messages import File as FileInfo
 from ..messages import Job as JobInfo
 from ..messages import Sandbox as SandboxInfo
 from ._async.client import AsyncClient
+from ._async.files import AsyncFiles
 from ._async.job import AsyncJob
 from ._async.sandbox import AsyncSandbox
 from ._sync.client import Client
+from ._sync.files import Files
 from ._sync.job import Job
 from ._sync.sandbox import Sandbox
 from .errors import ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
@@ -55,6 +57,7 @@ from .results import CommandFailed, JobResult, MapResult
 
 __all__ = [
     "AsyncClient",
+    "AsyncFiles",
     "AsyncJob",
     "AsyncSandbox",
     "Client",
@@ -73,6 +76,7 @@ __all__ = [
     "FilePermissionDenied",
     "FileTooLarge",
     "FileType",
+    "Files",
     "Forbidden",
     "IdempotencyInProgress",
     "IdempotencyKeyReused",

@@ -149,11 +149,41 @@ class AsyncFiles:
                 receiver = Receiver(file, progress=progress)
                 return await self._driver.run(self._files.read(path, receiver, user=user))
         with SpooledTemporaryFile(IN_MEMORY) as archive:
-            receiver = Receiver(archive, progress=progress)
-            received = await self._driver.run(self._files.pack(path, receiver, user=user))
+            received = await self.pack(path, archive, user=user, progress=progress)
             archive.seek(0)
             unpack(archive, local)
         return received
+
+    async def unpack(
+        self,
+        path: str,
+        archive: bytes | IO[bytes],
+        *,
+        user: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Unpacks a tar, plain or gzipped, into a directory, which is made where it is not there.
+
+        Raises:
+            InvalidRequest: something in it leads outside, or it is no tar; nothing was unpacked.
+            CommandFailed: not all of it could be unpacked; the same call again completes it.
+            OnceboxError: as in :meth:`write`.
+        """
+        with content_of(archive, progress) as content:
+            await self._unpack(path, content, user)
+
+    async def pack(
+        self, path: str, archive: IO[bytes], *, user: str | None = None, progress: Progress | None = None
+    ) -> int:
+        """Writes a tar of what lies in a directory to an open binary file.
+
+        Returns:
+            Its bytes.
+
+        Raises:
+            FileNotFound, FilePermissionDenied, NotADirectory: there is nothing to be packed.
+        """
+        return await self._driver.run(self._files.pack(path, Receiver(archive, progress=progress), user=user))
 
     async def list(
         self, path: str = ".", *, user: str | None = None, page_size: int | None = None

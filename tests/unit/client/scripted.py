@@ -62,5 +62,5 @@ def sandbox(**more: Any) -> dict[str, Any]:
 
 def body(request: Request) -> Any:
     """What was sent."""
-    assert request.body is not None
+    assert isinstance(request.body, bytes)
     return json.loads(request.body)

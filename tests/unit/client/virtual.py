@@ -64,7 +64,9 @@ class Undisturbed:
             self.clock.now += request.read_timeout
             return Dropped("no answer in time")
         self.clock.now = until
-        return self.service.handle(request.method, request.path, dict(request.headers), request.body, self.clock.now)
+        body = request.body
+        assert isinstance(body, bytes | None)
+        return self.service.handle(request.method, request.path, dict(request.headers), body, self.clock.now)
 
 
 PAGE = b"<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
@@ -130,7 +132,9 @@ class Disturbed(Undisturbed):
         self.stuck_answer = None
 
     def _real(self, request: Request) -> Answer:
-        return self.service.handle(request.method, request.path, dict(request.headers), request.body, self.clock.now)
+        body = request.body
+        assert isinstance(body, bytes | None)
+        return self.service.handle(request.method, request.path, dict(request.headers), body, self.clock.now)
 
     def _problem(
         self, request: Request, status: int, code: str, *, retry_after: int | None = None, **more: Any
