@@ -81,8 +81,8 @@ Examples:
 A relative path in a sandbox begins at its working directory.
 """,
 )
-@click.argument("source", metavar="SRC")
-@click.argument("destination", metavar="DST")
+@click.argument("source", metavar="SRC", type=click.Path())
+@click.argument("destination", metavar="DST", type=click.Path())
 @click.option("--user", metavar="U", help="With whose rights in the sandbox: a name, UID or UID:GID.")
 @json_option
 def cp(source: str, destination: str, user: str | None, as_json: bool) -> int:

@@ -41,6 +41,7 @@ REST: dict[tuple[str, ...], list[str]] = {
     ("run",): ["--", "true"],
     ("exec",): ["sb", "--", "true"],
     ("logs",): [COMMAND_ID],
+    ("cp",): ["sb:/a", "b"],
     ("wait",): [COMMAND_ID],
 }
 """What a command needs to be complete."""
