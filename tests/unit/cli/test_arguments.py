@@ -86,6 +86,9 @@ def test_an_argument_that_is_empty_or_no_text_is_refused(
     arguments = [param for param in COMMANDS[path].params if isinstance(param, click.Argument)]
     words = [value if param is argument else GOOD.get(param.name or "", "x") for param in arguments]
 
+    if value and isinstance(argument.type, click.Path):
+        return  # a file of this machine may have any name
+
     said = refused(oncebox, path, words, argument.make_metavar(click.Context(COMMANDS[path])))
 
     assert "is not one of" in said or ("it is not UTF-8" if value else "it is empty") in said
