@@ -6,6 +6,7 @@ from typing import Literal
 
 from service.engine.endpoints import Endpoints, Mode, Network
 from service.engine.execd import Execd, output_path
+from service.engine.files import ExecdFiles
 from service.engine.lifecycle import Lifecycle
 from service.engine.observing import Observe, Trace
 from service.engine.transport import Transport
@@ -72,6 +73,16 @@ class OpenSandboxEngine:
             networks=networks,
         )
         self._execd.endpoints = self._endpoints
+        files = ExecdFiles(self._execd)
+        self.upload, self.download = files.upload, files.download
+        self.read_file, self.read_lines = files.read_file, files.read_lines
+        self.file_info, self.list_directory, self.make_directory = (
+            files.file_info,
+            files.list_directory,
+            files.make_directory,
+        )
+        self.move, self.set_permissions = files.move, files.set_permissions
+        self.remove_files, self.remove_directory = files.remove_files, files.remove_directory
 
     # -- lifecycle
 
@@ -132,10 +143,17 @@ class OpenSandboxEngine:
         return self._execd.stream(sandbox_id, spec, silence=silence)
 
     async def run_short(
-        self, sandbox_id: str, command: str, *, timeout: float, env: Mapping[str, str] | None = None
+        self,
+        sandbox_id: str,
+        command: str,
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
     ) -> ShortResult:
         """Run one of our own small commands and wait for it; exit code 128 + n after signal n."""
-        return await self._execd.run_short(sandbox_id, command, timeout=timeout, env=env)
+        return await self._execd.run_short(sandbox_id, command, timeout=timeout, env=env, uid=uid, gid=gid)
 
     async def status(self, sandbox_id: str, command: str) -> CommandStatus:
         """Raises ``CommandMissing``."""
@@ -148,18 +166,6 @@ class OpenSandboxEngine:
     async def log(self, sandbox_id: str, command: str, offset: int) -> FileRange:
         """execd's own log call: only where no path is known. ``size`` is its next cursor."""
         return await self._execd.log(sandbox_id, command, offset)
-
-    async def read_file(self, sandbox_id: str, path: str, offset: int, length: int) -> FileRange:
-        """At most ``length`` bytes from ``offset``, by one ranged download."""
-        return await self._execd.read_file(sandbox_id, path, offset, length)
-
-    async def read_lines(self, sandbox_id: str, path: str, limit: int) -> bytes | None:
-        """A whole file of at most ``limit`` bytes, by lines: also one of ``/proc``."""
-        return await self._execd.read_lines(sandbox_id, path, limit)
-
-    async def remove_files(self, sandbox_id: str, paths: Sequence[str]) -> None:
-        """Missing ones are no error."""
-        await self._execd.remove_files(sandbox_id, paths)
 
     def output_path(self, command: str, stream: Literal["output", "stdout", "stderr"] = "output") -> str:
         """Where execd writes a command's output by default."""

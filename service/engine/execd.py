@@ -1,9 +1,8 @@
-"""execd, the daemon in each sandbox: commands started, followed and stopped; files read by ranges."""
+"""execd, the daemon in each sandbox: commands started, followed and stopped, and the way there."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Literal, TypeVar
-from urllib.parse import quote
 
 from service.engine import wire
 from service.engine.endpoints import FRESH, TTL, Endpoints, Route
@@ -32,9 +31,7 @@ SUBMIT = Deadline(total=30)
 STATUS = Deadline(total=10)
 INTERRUPT = Deadline(total=15)
 """Seconds: SIGTERM, up to 3 s, SIGKILL."""
-READ = Deadline(total=30)
 LOG = Deadline(total=60)
-REMOVE = Deadline(total=30)
 STREAM_GRACE = 30.0
 """Seconds that a foreground stream may outlive its command's timeout."""
 SHORT_GRACE = 2.0
@@ -84,12 +81,19 @@ class Execd:
                 yield event
 
     async def run_short(
-        self, sandbox_id: str, command: str, *, timeout: float, env: Mapping[str, str] | None = None
+        self,
+        sandbox_id: str,
+        command: str,
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
     ) -> ShortResult:
         """The result of a small command. Lines come without their ends: they are joined with line feeds
         again.
         """
-        spec = CommandSpec(command=command, timeout=timeout, env=env or {})
+        spec = CommandSpec(command=command, timeout=timeout, env=env or {}, uid=uid, gid=gid)
         deadline = Deadline(timeout + SHORT_GRACE, SHORT_SILENCE)
         lines: list[str] = []
         room = MAX_SHORT
@@ -109,7 +113,7 @@ class Execd:
         self, call: Call, sandbox_id: str, body: bytes, deadline: Deadline, stream: CommandStream
     ) -> AsyncGenerator[CommandEvent, None]:
         try:
-            async with self._open(call, sandbox_id, "POST", "/command", deadline, body=body) as incoming:
+            async with self.open(call, sandbox_id, "POST", "/command", deadline, body=body) as incoming:
                 await incoming.check()
                 async for piece in incoming.pieces():
                     for event in stream.feed(piece):
@@ -130,23 +134,21 @@ class Execd:
 
         async def ask(route: Route) -> CommandStatus:
             path = f"/command/status/{command}"
-            reply = await self._call(Call.STATUS, sandbox_id, "GET", path, STATUS, MAX_STATUS, route=route)
+            reply = await self.call(Call.STATUS, sandbox_id, "GET", path, STATUS, MAX_STATUS, route=route)
             return wire.command_status(reply.body, command)
 
-        return await self._sure(sandbox_id, ask)
+        return await self.sure(sandbox_id, ask)
 
     async def interrupt(self, sandbox_id: str, command: str) -> None:
         """SIGTERM to the process group, up to 3 s, SIGKILL."""
         require_command_id(command)
-        await self._call(Call.INTERRUPT, sandbox_id, "DELETE", f"/command?id={command}", INTERRUPT, max_age=FRESH)
-
-    # -- files
+        await self.call(Call.INTERRUPT, sandbox_id, "DELETE", f"/command?id={command}", INTERRUPT, max_age=FRESH)
 
     async def log(self, sandbox_id: str, command: str, offset: int) -> FileRange:
         """At most ``MAX_LOG`` bytes from ``offset``; ``size`` is execd's next cursor."""
         require_command_id(command)
         path = f"/command/{command}/logs?cursor={offset}"
-        async with self._open(Call.LOG, sandbox_id, "GET", path, LOG, max_age=TTL) as incoming:
+        async with self.open(Call.LOG, sandbox_id, "GET", path, LOG, max_age=TTL) as incoming:
             await incoming.check()
             cursor = wire.log_cursor(incoming.headers)
             data = await incoming.at_most(min(MAX_LOG, max(cursor - offset, 0) or 1))
@@ -154,50 +156,18 @@ class Execd:
                 raise Unclear("log: more bytes than its cursor says")
             return FileRange(offset, data, cursor)
 
-    async def read_file(self, sandbox_id: str, path: str, offset: int, length: int) -> FileRange:
-        """One ranged download."""
-        if offset < 0 or length < 1:
-            raise ValueError("offset must be at least 0 and length at least 1")
-
-        async def ask(route: Route) -> FileRange:
-            headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
-            url = f"/files/download?path={quote(path, safe='')}"
-            async with self._open(Call.READ, sandbox_id, "GET", url, READ, headers=headers, route=route) as incoming:
-                await incoming.check()
-                return await _range(incoming, offset, length)
-
-        return await self._sure(sandbox_id, ask)
-
-    async def read_lines(self, sandbox_id: str, path: str, limit: int) -> bytes | None:
-        """One download by lines, from the first to the last; None where that is more than ``limit`` bytes."""
-
-        async def ask(route: Route) -> bytes | None:
-            url = f"/files/download?path={quote(path, safe='')}&offset=1"
-            async with self._open(Call.READ, sandbox_id, "GET", url, READ, route=route) as incoming:
-                await incoming.check()
-                data = await incoming.at_most(limit + 1)
-                return data if len(data) <= limit else None
-
-        return await self._sure(sandbox_id, ask)
-
-    async def remove_files(self, sandbox_id: str, paths: Sequence[str]) -> None:
-        """Missing ones are no error to execd either. A directory is (execd's 500, ``Unclear``)."""
-        if paths:
-            query = "&".join(f"path={quote(each, safe='')}" for each in paths)
-            await self._call(Call.REMOVE, sandbox_id, "DELETE", f"/files?{query}", REMOVE, max_age=FRESH)
-
     # -- the way there
 
     async def ping(self, sandbox_id: str) -> None:
         """Raises unless the daemon answers."""
-        reply = await self._call(Call.PING, sandbox_id, "GET", "/ping", PING, MAX_PONG)
+        reply = await self.call(Call.PING, sandbox_id, "GET", "/ping", PING, MAX_PONG)
         _pong(reply)
 
     async def probe(self, route: Route) -> None:
         """Raises unless the daemon answers on ``route`` at once."""
         _pong(await self._transport.call(self._request(Call.PING, route, "GET", "/ping", PROBE), MAX_PONG))
 
-    async def _sure(self, sandbox_id: str, ask: Callable[[Route], Awaitable[T]]) -> T:
+    async def sure(self, sandbox_id: str, ask: Callable[[Route], Awaitable[T]]) -> T:
         """Read with what is remembered of the way there. A "there is none" is believed of a fresh route, and of an
         older one that is still the same; another one is asked again.
 
@@ -216,7 +186,7 @@ class Execd:
                 raise
         return await ask(now)
 
-    async def _call(
+    async def call(
         self,
         call: Call,
         sandbox_id: str,
@@ -228,11 +198,12 @@ class Execd:
         max_age: float = TTL,
         route: Route | None = None,
     ) -> Reply:
-        async with self._open(call, sandbox_id, method, path, deadline, max_age=max_age, route=route) as incoming:
+        """The whole answer, of at most ``limit`` bytes."""
+        async with self.open(call, sandbox_id, method, path, deadline, max_age=max_age, route=route) as incoming:
             return await incoming.reply(limit)
 
     @asynccontextmanager
-    async def _open(
+    async def open(
         self,
         call: Call,
         sandbox_id: str,
@@ -240,11 +211,12 @@ class Execd:
         path: str,
         deadline: Deadline,
         *,
-        body: bytes | None = None,
+        body: bytes | AsyncIterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         max_age: float = FRESH,
         route: Route | None = None,
     ) -> AsyncIterator[Incoming]:
+        """Send a request by ``route``, or by one of at most ``max_age`` seconds."""
         require_sandbox_id(sandbox_id)
         route = route or await self.endpoints.route(sandbox_id, max_age)
         request = self._request(call, route, method, path, deadline, body=body, headers=headers)
@@ -263,7 +235,7 @@ class Execd:
         path: str,
         deadline: Deadline,
         *,
-        body: bytes | None = None,
+        body: bytes | AsyncIterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Request:
         ours = self._proxy_headers if route.side is Side.PROXY else {}
@@ -304,6 +276,10 @@ def _body(spec: CommandSpec, *, background: bool) -> bytes:
         body["cwd"] = spec.cwd
     if spec.env:
         body["envs"] = dict(spec.env)
+    if spec.uid is not None:
+        body["uid"] = spec.uid
+    if spec.gid is not None:
+        body["gid"] = spec.gid
     return encode(body)
 
 
@@ -321,16 +297,3 @@ def _shell_code(event: CommandEvent) -> int:
 def _pong(reply: Reply) -> None:
     if reply.status != 200 or "html" in reply.headers.get("Content-Type", "").lower():
         raise Unclear(f"ping: HTTP {reply.status} that is not the daemon's", status=reply.status)
-
-
-async def _range(incoming: Incoming, offset: int, length: int) -> FileRange:
-    if incoming.status == 206:
-        count, size = wire.content_range(incoming.headers.get("Content-Range"), offset, length)
-        return FileRange(offset, await incoming.exactly(count), size)
-    if incoming.status == 416:
-        return wire.unsatisfied_range(incoming.headers.get("Content-Range"), offset)
-    # An empty file has no ranges: it is answered whole. Its headers tell it from somebody else's empty page.
-    if incoming.status == 200 and "Content-Disposition" in incoming.headers:
-        await incoming.exactly(0)
-        return FileRange(offset, b"", 0)
-    raise Unclear(f"read: HTTP {incoming.status} in place of the range", status=incoming.status)

@@ -13,6 +13,8 @@ Pure functions, no I/O. The list of what counts as **not executed** is closed:
   not be reached. The engine has no code for these.
 
 ``KUBERNETES::POD_READY_TIMEOUT`` on a create is ``TakenBack``: made, not started in time, and removed again.
+A file call that execd began, and that its file system refused, is a ``FileSystemError``.
+
 Everything else is ``Unclear``: ``BACKEND_RESPONSE_FAILED``, 504, a gateway's HTML 502 or 503 or 404, a reset
 or a timeout after the request was sent, a stream that ended early, a redirect (never followed), an answer of
 another shape.
@@ -25,7 +27,9 @@ from typing import Any
 
 import msgspec
 
+from service.engine.file_errors import file_error, list_error
 from service.ports.engine import (
+    AnswerTooLarge,
     Busy,
     CommandEvent,
     CommandMissing,
@@ -81,6 +85,13 @@ class Call(Enum):
     LOG = "log"
     READ = "read"
     REMOVE = "remove"
+    UPLOAD = "upload"
+    DOWNLOAD = "download"
+    FILE_INFO = "file_info"
+    LIST_FILES = "list_files"
+    MAKE_DIRECTORY = "make_directory"
+    MOVE = "move"
+    PERMISSIONS = "permissions"
 
 
 class Phase(IntEnum):
@@ -136,13 +147,15 @@ def outcome(exchange: Exchange) -> EngineError | None:
     """The error that ``exchange`` came to, or ``None``: an answer, whose body is still to be parsed."""
     if exchange.phase is Phase.NOT_CONNECTED:
         return NotReached(_describe(exchange))
+    if exchange.failure is Failure.TOO_LARGE and exchange.call is Call.LIST_FILES:
+        return AnswerTooLarge(_describe(exchange))
     if exchange.failure is not None:
         lost = Unclear(_describe(exchange), status=exchange.status or None)
         lost.cause = _CAUSES.get(exchange.failure, "invalid")
         return lost
     if 200 <= exchange.status < 300:
         return None
-    if exchange.status == 416 and exchange.call is Call.READ:
+    if exchange.status == 416 and exchange.call in (Call.READ, Call.DOWNLOAD):
         return None
     problem = _problem(exchange)
     if problem is None:
@@ -198,13 +211,15 @@ def _validation(item: Any) -> str:
 def _kind(exchange: Exchange, problem: _Problem) -> type[EngineError]:
     code = problem.code or ""
     if 400 <= exchange.status < 500:
-        return _client_error(exchange, code)
+        return _client_error(exchange, code, problem.message)
     if exchange.call is Call.CREATE and (kind := _create_error(code, problem.message)):
         return kind
     if exchange.status == 502 and exchange.side is Side.PROXY and code == "BACKEND_CONNECTION_FAILED":
         return NotReached
     if exchange.status == 500 and exchange.call is Call.INTERRUPT and code == "RUNTIME_ERROR":
         return CommandNotRunning
+    if exchange.side is not Side.LIFECYCLE and exchange.call in _FILE_CALLS and code == "RUNTIME_ERROR":
+        return file_error(problem.message)
     return Unclear
 
 
@@ -231,14 +246,14 @@ def _create_error(code: str, message: str) -> type[EngineError] | None:
     return None
 
 
-def _client_error(exchange: Exchange, code: str) -> type[EngineError]:
+def _client_error(exchange: Exchange, code: str, message: str) -> type[EngineError]:
     if exchange.status in (408, 425, 499):
         return Unclear
     if exchange.status == 429 or code.endswith(("QUOTA_EXCEEDED", "POOL_CAPACITY_EXHAUSTED")):
         return Busy
     if exchange.status in (401, 403):
         return Denied
-    if exchange.side is not Side.LIFECYCLE and (kind := _execd_error(exchange, code)):
+    if exchange.side is not Side.LIFECYCLE and (kind := _execd_error(exchange, code, message)):
         return kind
     if exchange.side is Side.DIRECT:
         return Refused if exchange.status == 400 else Unclear
@@ -251,12 +266,24 @@ def _client_error(exchange: Exchange, code: str) -> type[EngineError]:
 
 
 _COMMAND_CALLS = (Call.STATUS, Call.LOG, Call.INTERRUPT)
-_FILE_CALLS = (Call.READ, Call.REMOVE)
+_FILE_CALLS = (
+    Call.READ,
+    Call.REMOVE,
+    Call.UPLOAD,
+    Call.DOWNLOAD,
+    Call.FILE_INFO,
+    Call.LIST_FILES,
+    Call.MAKE_DIRECTORY,
+    Call.MOVE,
+    Call.PERMISSIONS,
+)
 _UNKNOWN_COMMAND = ("INVALID_REQUEST_BODY", "COMMAND_NOT_FOUND")
 """execd 1.0 says the first of an unknown id."""
 
 
-def _execd_error(exchange: Exchange, code: str) -> type[EngineError] | None:
+def _execd_error(exchange: Exchange, code: str, message: str) -> type[EngineError] | None:
+    if exchange.status == 400 and exchange.call is Call.LIST_FILES:
+        return list_error(message)
     if exchange.status != 404:
         return None
     if exchange.call in _COMMAND_CALLS and code in _UNKNOWN_COMMAND:

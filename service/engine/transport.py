@@ -20,7 +20,7 @@ from yarl import URL
 
 from service.engine.observing import Observe, Trace
 from service.engine.outcomes import Call, Exchange, Failure, Phase, Side, clean, outcome
-from service.ports.engine import EngineError, NotReached, Refused, Unclear
+from service.ports.engine import EngineError, FileSystemError, NotReached, Refused, Unclear
 
 SOCK_CONNECT = 5.0
 """Seconds for one TCP connection."""
@@ -66,7 +66,8 @@ class Deadline:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One call. ``url`` is encoded already; ``repeatable``: a read, for which a pooled connection and a
-    repeat do no harm.
+    repeat do no harm. A ``body`` is JSON, if ``headers`` don't say otherwise; one in pieces needs its
+    ``Content-Length`` there.
     """
 
     call: Call
@@ -75,7 +76,7 @@ class Request:
     url: str
     deadline: Deadline
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
+    body: bytes | AsyncIterator[bytes] | None = None
     repeatable: bool = False
     server_name: str | None = None
 
@@ -102,6 +103,9 @@ class _Progress:
 class _SecondSending(Exception):
     """The HTTP library was about to send a request again."""
 
+
+TRANSPORT_ERRORS = (aiohttp.ClientError, _SecondSending, OSError, EOFError, ValueError)
+"""What the HTTP library and the system raise."""
 
 _progress: ContextVar[_Progress] = ContextVar("progress of the call to the engine")
 
@@ -153,12 +157,19 @@ class Incoming:
             raise self._failed(Failure.TOO_LARGE)
         return Reply(self.status, self.headers, body)
 
-    async def exactly(self, length: int) -> bytes:
-        """The body, which must have ``length`` bytes; not one more is taken."""
-        body = await self._bounded(length)
-        if body is None or len(body) != length:
-            raise self._failed(Failure.DROPPED if body is not None else Failure.TOO_LARGE)
-        return body
+    async def counted(self, length: int) -> AsyncIterator[bytes]:
+        """The body as it comes, which must have ``length`` bytes; raises the port's errors."""
+        left = length
+        try:
+            async for piece in self.pieces():
+                left -= len(piece)
+                if left < 0:
+                    raise self._failed(Failure.TOO_LARGE)
+                yield piece
+        except TRANSPORT_ERRORS as error:
+            raise _transport_error(self._request, Phase.HEAD, self.status, error) from error
+        if left:
+            raise self._failed(Failure.DROPPED)
 
     async def at_most(self, limit: int) -> bytes:
         """The beginning of the body, up to ``limit`` bytes; the rest is not taken."""
@@ -282,7 +293,7 @@ class Transport:
                 yield Incoming(request, response)
             finally:
                 self._leave(request, response)
-        except (aiohttp.ClientError, _SecondSending, OSError, EOFError, ValueError) as error:
+        except TRANSPORT_ERRORS as error:
             raise _transport_error(request, progress.phase, status, error) from error
 
     def _leave(self, request: Request, response: aiohttp.ClientResponse) -> None:
@@ -344,10 +355,10 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
 
 
 def _headers(request: Request) -> dict[str, str]:
-    headers = {"User-Agent": "oncebox", "Accept": "*/*", "Accept-Encoding": "identity", **request.headers}
+    headers = {"User-Agent": "oncebox", "Accept": "*/*", "Accept-Encoding": "identity"}
     if request.body is not None:
         headers["Content-Type"] = "application/json"
-    return headers
+    return {**headers, **request.headers}
 
 
 def _transport_error(request: Request, phase: Phase, status: int, error: Exception) -> EngineError:
@@ -373,7 +384,7 @@ def _transport_error(request: Request, phase: Phase, status: int, error: Excepti
 
 
 def _label(error: EngineError) -> str:
-    if isinstance(error, Refused):
+    if isinstance(error, Refused | FileSystemError):
         return "refused"
     return "not_reached" if isinstance(error, NotReached) else "unclear"
 

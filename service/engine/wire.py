@@ -9,7 +9,7 @@ import msgspec
 
 from service.engine.outcomes import clean
 from service.messages import SandboxState
-from service.ports.engine import CommandStatus, FileRange, SandboxInfo, SandboxListing, Unclear
+from service.ports.engine import CommandStatus, FileInfo, FileType, SandboxInfo, SandboxListing, Unclear
 
 MAX_CONTENT = 64 * 1024
 """Characters kept of the command that ``status`` repeats; a fence's token stands near its beginning."""
@@ -29,6 +29,7 @@ def decode(body: bytes, shape: type[T], what: str) -> T:
 
 # -- times
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC3339 = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,18})?"
     r"(?:[Zz]|([+-])([0-9]{2}):?([0-9]{2}))?"
@@ -42,6 +43,13 @@ def unix_time(text: str | None, what: str = "time") -> float | None:
     """
     if not text:
         return None
+    whole, rest = divmod(unix_ns(text, what), 10**9)
+    seconds = whole + rest / 1e9
+    return seconds if seconds >= 0 else None
+
+
+def unix_ns(text: str, what: str = "time") -> int:
+    """Nanoseconds since 1970 of an RFC 3339 time, negative ones too. Raises ``Unclear``."""
     found = _RFC3339.fullmatch(text.strip())
     if found is None:
         raise Unclear(f"{what}: not a time")
@@ -51,10 +59,10 @@ def unix_time(text: str | None, what: str = "time") -> float | None:
         if sign:
             offset = timedelta(hours=int(hours), minutes=int(minutes))
             moment = moment - offset if sign == "+" else moment + offset
-        seconds = moment.timestamp() + float(fraction or 0)
     except (ValueError, OverflowError):
         raise Unclear(f"{what}: not a time") from None
-    return seconds if seconds >= 0 else None
+    seconds = (moment - _EPOCH) // timedelta(seconds=1)
+    return seconds * 10**9 + int((fraction or ".0")[1:10].ljust(9, "0"))
 
 
 def rfc3339(seconds: float) -> str:
@@ -260,12 +268,54 @@ def content_range(text: str | None, offset: int, length: int) -> tuple[int, int]
     return last - first + 1, size
 
 
-def unsatisfied_range(text: str | None, offset: int) -> FileRange:
-    """A 416: the file ends at or before ``offset``. Its size is in ``Content-Range: bytes */size``."""
+def unsatisfied_range(text: str | None, offset: int) -> int:
+    """The size of the file that ends at or before ``offset``, by a 416's ``Content-Range: bytes */size``."""
     found = _UNSATISFIED.fullmatch((text or "").strip())
     if found is None or int(found[1]) > offset:
         raise Unclear("read: a 416 without the file's size")
-    return FileRange(offset, b"", int(found[1]))
+    return int(found[1])
+
+
+class _FileInfo(msgspec.Struct):
+    path: str
+    size: int
+    modified_at: str
+    created_at: str
+    owner: str
+    group: str
+    mode: int
+    type: str | None = None
+
+
+_TYPES: dict[str | None, FileType | None] = {"file": "file", "directory": "directory", "symlink": "symlink", None: None}
+
+
+def file_info(body: bytes) -> FileInfo:
+    """The one file of a mapping by path."""
+    found = decode(body, dict[str, _FileInfo], "file info")
+    if len(found) != 1:
+        raise Unclear("file info: not of one file")
+    return _file(*found.values())
+
+
+def file_list(body: bytes) -> list[FileInfo]:
+    """A list of files."""
+    return [_file(each) for each in decode(body, list[_FileInfo], "list of files")]
+
+
+def _file(found: _FileInfo) -> FileInfo:
+    if not re.fullmatch(r"[0-7]{1,3}", str(found.mode)) or found.size < 0:
+        raise Unclear("file info: the mode or the size is not one")
+    return FileInfo(
+        path=found.path,
+        type=_TYPES.get(found.type, "other"),
+        size=found.size,
+        mode=int(str(found.mode), 8),
+        owner=found.owner,
+        group=found.group,
+        modified_ns=unix_ns(found.modified_at, "modified_at"),
+        changed_ns=unix_ns(found.created_at, "created_at"),
+    )
 
 
 def log_cursor(headers: Mapping[str, Any]) -> int:

@@ -7,7 +7,8 @@ which is decided in one place, ``service.engine.outcomes``. Every call has conne
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
 import msgspec
@@ -50,6 +51,61 @@ class CommandNotRunning(Refused):
 
 class FileMissing(Refused):
     """execd's own ``FILE_NOT_FOUND``."""
+
+
+class FileSystemError(EngineError):
+    """The sandbox's file system said no to execd, in the middle of what was asked: see the call for what stays.
+
+    Which one is read from the end of execd's text, which is that of ``strerror``; another end is ``Unclear``.
+    """
+
+
+class PathIsDirectory(FileSystemError):
+    """A file was asked for, and there is a directory."""
+
+
+class PathNotDirectory(FileSystemError):
+    """A directory was asked for, or stands in the middle of the path, and there is something else."""
+
+
+class PathIsLink(FileSystemError):
+    """A list was asked of a symbolic link: execd follows none there."""
+
+
+class PathDenied(FileSystemError):
+    """The daemon's user may not do it (``EACCES``, ``EPERM``)."""
+
+
+class PathExists(FileSystemError):
+    """Something of that name is there already."""
+
+
+class PathInvalid(FileSystemError):
+    """No path can be this one: a name or a path that is too long, links that go in circles, a NUL, an undefined
+    ``$X``.
+    """
+
+
+class FileBusy(FileSystemError):
+    """It is a running program, or a mount point (``ETXTBSY``, ``EBUSY``), lies on another device (``EXDEV``),
+    or a directory was filled while it was removed.
+    """
+
+
+class ReadOnly(FileSystemError):
+    """The file system takes no writes."""
+
+
+class DiskFull(FileSystemError):
+    """No room is left, or the quota is used up; what was written until then stays."""
+
+
+class OwnerUnknown(FileSystemError):
+    """The owner or the group to set has no name in the sandbox."""
+
+
+class AnswerTooLarge(EngineError):
+    """An answer of more bytes than the caller takes (a list of very many names)."""
 
 
 class Denied(Refused):
@@ -138,12 +194,22 @@ class SandboxListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A command for execd. ``timeout`` is seconds, enforced there."""
+    """A command for execd. ``timeout`` is seconds, enforced there.
+
+    ``uid`` and ``gid`` are numbers, the only thing that execd takes; None: the daemon's own. A ``gid`` without a
+    ``uid`` is refused (400). A ``uid`` without a ``gid`` gets the group of its line in the sandbox's
+    ``/etc/passwd``, and group **0** where it has none; the other groups are those of that line too. The user is
+    changed before the directory: a ``cwd`` that the user can't enter is ``StartFailed``, and so is a daemon that
+    may not switch users (its text then ends in "operation not permitted"). The environment stays the daemon's
+    (``HOME`` too), and its output files belong to the daemon.
+    """
 
     command: str
     timeout: float
     cwd: str | None = None
     env: Mapping[str, str] = {}
+    uid: int | None = None
+    gid: int | None = None
 
 
 class CommandStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +246,40 @@ class FileRange(msgspec.Struct, frozen=True):
     offset: int
     data: bytes
     size: int
+
+
+FileType = Literal["file", "directory", "symlink", "other"]
+
+
+class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What execd says of a path: of a link, of the link itself (it can't say a link's target).
+
+    ``size`` is bytes; 0 for what is made when it is read (``/proc``). ``mode`` has the nine permission bits only:
+    set-user-id, set-group-id and sticky are not told. ``owner`` and ``group`` are names, or numbers as text where
+    there is no name. Times are nanoseconds since 1970 by the sandbox's clock: ``modified_ns`` of the content,
+    ``changed_ns`` of the inode (a rename, a ``chmod`` and a ``touch`` show there too).
+    """
+
+    path: str
+    """Absolute, expanded, ``.`` and ``..`` taken out as text; what is not UTF-8 in it is U+FFFD."""
+    type: FileType | None
+    """None: an execd before 1.0.19, which does not tell."""
+    size: int
+    mode: int
+    owner: str
+    group: str
+    modified_ns: int
+    changed_ns: int
+
+
+class Download(msgspec.Struct, frozen=True):
+    """Bytes of a file under way: ``length`` of them from ``offset``, and the file's ``size`` as they began."""
+
+    offset: int
+    length: int
+    size: int
+    pieces: AsyncIterator[bytes]
+    """Exactly ``length`` bytes as they come, at most 256 KiB waiting here; raises ``Unclear`` on a cut."""
 
 
 class ShortResult(msgspec.Struct, frozen=True):
@@ -254,9 +354,16 @@ class Engine(Protocol):
         ...
 
     async def run_short(
-        self, sandbox_id: str, command: str, *, timeout: float, env: Mapping[str, str] | None = None
+        self,
+        sandbox_id: str,
+        command: str,
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
     ) -> ShortResult:
-        """Run one of our own small commands (sh) and wait for it."""
+        """Run one of our own small commands (sh) and wait for it. ``uid``, ``gid``: see ``CommandSpec``."""
         ...
 
     async def status(self, sandbox_id: str, command: str) -> CommandStatus:
@@ -287,8 +394,132 @@ class Engine(Protocol):
         """
         ...
 
+    # -- files. execd does all of this as its own user. It expands ``$X``, ``${X}`` (with its own environment; one
+    # that is not set is ``PathInvalid``) and a leading ``~`` in every path, and takes a relative path from its own
+    # working directory: a name that holds such a thing can't be reached here. Paths are text: a name that is not
+    # UTF-8 can't be said.
+
+    async def upload(
+        self,
+        sandbox_id: str,
+        path: str,
+        data: bytes | AsyncIterable[bytes],
+        *,
+        length: int,
+        mode: int | None = None,
+        owner: str | None = None,
+        group: str | None = None,
+        timeout: float = 300,
+    ) -> None:
+        """Write a file of exactly ``length`` bytes, by one multipart upload; ``data`` passes through, uncopied.
+
+        execd takes the whole form first (up to 32 MiB in its memory, from there on all of it in its ``TMPDIR``),
+        and only then makes the parents (0777 less its umask), empties the target and copies: so an upload that
+        breaks off changes nothing, and one that fails while it copies (``DiskFull``) leaves the beginning. A
+        reader sees the file grow. It writes through a link, into an existing inode (mode and owner stay), and
+        blocks for ever on a FIFO without a reader. Repeating is harmless, if nobody else writes.
+
+        ``mode`` (0o001 to 0o777: it knows no other bits, and takes 0 for none) is set after the copy; without it a
+        new file gets 0777 less the umask. ``owner`` and ``group`` are names. ``timeout``: seconds in all.
+
+        Raises ``PathIsDirectory``, ``PathNotDirectory``, ``PathDenied``, ``PathInvalid``, ``FileBusy``,
+        ``ReadOnly``, ``DiskFull``, ``OwnerUnknown`` (the content is there then), and ``FileMissing`` where no file
+        can be made (a link to nowhere, ``/proc``). What ``data`` raises comes out as
+        it is, with nothing written; ``ValueError`` where it has another length.
+        """
+        ...
+
+    def download(
+        self, sandbox_id: str, path: str, offset: int = 0, length: int | None = None, *, timeout: float = 300
+    ) -> AbstractAsyncContextManager[Download]:
+        """Bytes ``offset`` to ``offset + length`` (None: to the end) of a file, as they come.
+
+        One answer of execd, of one opened file: a file that is replaced meanwhile (renamed over) is read whole. A
+        file that shrinks is a cut. An offset at or behind the end is an empty answer. A file of
+        size 0 in ``/proc`` is empty or ``Unclear`` (``read_lines`` reads it). A FIFO **blocks for ever**, here and
+        in execd, and a directory is a cut: look first. Links are followed.
+
+        Leaving early closes nothing: what is left is read on for 3 s or 64 MiB, since a connection that is
+        reset kills the foreground commands of that sandbox. So ask for at most 64 MiB at a time where a reader
+        may leave. ``timeout``: seconds in all, also while nobody reads.
+
+        Raises ``FileMissing``, ``PathDenied``, ``PathNotDirectory``, ``PathInvalid``.
+        """
+        ...
+
+    async def file_info(self, sandbox_id: str, path: str) -> FileInfo:
+        """What is at a path, a link itself. Raises ``FileMissing``, ``PathDenied``, ``PathNotDirectory``,
+        ``PathInvalid``.
+        """
+        ...
+
+    async def list_directory(self, sandbox_id: str, path: str, *, limit: int) -> list[FileInfo]:
+        """What is in a directory, by the bytes of the names, without ``.`` and ``..``; an answer of at most
+        ``limit`` bytes (about 220 and the path, a name).
+
+        execd holds the whole list in memory, and fails where an entry goes while it looks (``FileMissing``, though
+        the directory is there). Two names that differ in what is not UTF-8 look the same.
+
+        Raises ``FileMissing``, ``PathNotDirectory``, ``PathIsLink``, ``PathDenied``, ``PathInvalid``,
+        ``AnswerTooLarge``; ``Unclear`` from an execd before 1.0.19, which has no such route.
+        """
+        ...
+
+    async def make_directory(
+        self,
+        sandbox_id: str,
+        path: str,
+        *,
+        mode: int | None = None,
+        owner: str | None = None,
+        group: str | None = None,
+    ) -> None:
+        """Make a directory, and its parents (0777 less execd's umask); there already: nothing changes.
+
+        ``mode`` as in ``upload``. Raises ``PathNotDirectory`` (a file stands there), ``PathDenied``,
+        ``PathInvalid``, ``ReadOnly``, ``DiskFull``, ``OwnerUnknown``.
+        """
+        ...
+
+    async def move(self, sandbox_id: str, source: str, target: str) -> None:
+        """Rename, with the target's parents made (0755). An existing target is ``PathExists``, but a dangling link
+        and what appears in that moment are replaced.
+
+        A source that is a dangling link is ``FileMissing``. Raises ``PathDenied``, ``PathNotDirectory``,
+        ``PathInvalid``, ``FileBusy`` (another device too), ``ReadOnly``, ``DiskFull``.
+        """
+        ...
+
+    async def set_permissions(
+        self,
+        sandbox_id: str,
+        path: str,
+        *,
+        mode: int | None = None,
+        owner: str | None = None,
+        group: str | None = None,
+    ) -> None:
+        """Set the mode (0o001 to 0o777, which clears the three other bits), then owner and group, by name; through
+        a link.
+
+        Raises ``FileMissing``, ``PathDenied``, ``OwnerUnknown``, ``PathInvalid``, ``ReadOnly``.
+        """
+        ...
+
     async def remove_files(self, sandbox_id: str, paths: Sequence[str]) -> None:
-        """Missing ones are no error."""
+        """Remove files; a link itself, unless it dangles: that one is left. Missing ones are no error.
+
+        In order, up to the first that fails: ``PathIsDirectory``, ``PathDenied``, ``PathNotDirectory``,
+        ``PathInvalid``, ``FileBusy``, ``ReadOnly``.
+        """
+        ...
+
+    async def remove_directory(self, sandbox_id: str, path: str) -> None:
+        """Remove whatever is there, with all that is in it; a link itself, dangling or not. Missing: no error.
+
+        What could be removed before a failure is gone. Takes as long as it takes, at most 300 s. Raises
+        ``PathDenied``, ``PathNotDirectory``, ``PathInvalid``, ``FileBusy``, ``ReadOnly``.
+        """
         ...
 
     def output_path(self, command: str, stream: Literal["output", "stdout", "stderr"] = "output") -> str:
