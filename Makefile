@@ -7,6 +7,7 @@ ONCEBOX := $(BIN)/oncebox
 REDIS := $(VENV)/redis-server
 HAPROXY := $(VENV)/haproxy
 CHROMIUM := $(VENV)/chromium
+HELM := $(VENV)/helm
 SANDBOXES ?= 500
 
 CODE := oncebox.py service tests docs
@@ -25,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage faults fuzz check docs stack load bench bench-drop up down format clean
+.PHONY: help demo test coverage chart faults fuzz check docs stack load bench bench-drop up down format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +47,10 @@ test: $(ONCEBOX) ## Run all tests, on a real Redis server and in a real browser 
 
 coverage: $(ONCEBOX) ## Run all tests, and show which lines of the code they ran (takes longer)
 	@$(MAKE) --no-print-directory test PYTEST_ARGS="$(PYTEST_ARGS) $(COVERAGE)"
+
+chart: $(ONCEBOX) ## Check the Helm chart with helm itself, which Go builds where there is none (once, some minutes)
+	@tests/install-helm $(HELM) || test "$$CI" != true
+	@ONCEBOX_TEST_HELM=$(CURDIR)/$(HELM) $(BIN)/pytest -q -m chart tests/contract/test_chart.py
 
 faults: $(ONCEBOX) ## Run every fault in its full count (half an hour and more); the table goes to docs/faults.md
 	@tests/install-redis $(REDIS) || test "$$CI" != true

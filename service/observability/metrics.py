@@ -341,6 +341,12 @@ class Metrics:
             buckets=buckets.LAGS,
             registry=self.registry,
         )
+        self.load = Gauge(
+            "oncebox_load",
+            "Processor time per second over some 15 s: 1 is all that the one event loop of a replica can use.",
+            multiprocess_mode="livemax",
+            registry=self.registry,
+        )
         build = Gauge(
             "oncebox_build_info", "1, with what is running.", ("version", "python"), multiprocess_mode="max",
             registry=self.registry,

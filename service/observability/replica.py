@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from typing import TYPE_CHECKING
 
 from service import blocking
@@ -22,6 +24,27 @@ LAST_SPANS = 5.0
 """Seconds for the last spans to be sent."""
 LOOP_STEP = 0.5
 """Seconds between two looks at how late the event loop is."""
+
+
+LOAD_SPAN = 15.0
+"""Seconds that the load is an average over, the latest counting most."""
+
+
+class Load:
+    """How much of its one core a process uses. Times are seconds: a steady clock's, and of the processor."""
+
+    def __init__(self, at: float, used: float) -> None:
+        self._at, self._used = at, used
+        self.value = 0.0
+
+    def note(self, at: float, used: float) -> float:
+        """The average with what was ``used`` since the last time."""
+        passed, spent = at - self._at, used - self._used
+        self._at, self._used = at, used
+        if passed > 0:
+            weight = 1 - math.exp(-passed / LOAD_SPAN)
+            self.value += (spent / passed - self.value) * weight
+        return self.value
 
 
 class Observability:
@@ -76,7 +99,9 @@ class Observability:
 
     async def _watch_loop(self) -> None:
         loop = asyncio.get_running_loop()
+        load = Load(loop.time(), time.process_time())
         while True:
             due = loop.time() + LOOP_STEP
             await asyncio.sleep(LOOP_STEP)
             self.metrics.loop_lag.observe(max(0.0, loop.time() - due))
+            self.metrics.load.set(load.note(loop.time(), time.process_time()))

@@ -227,7 +227,11 @@ def test_prometheus_scrapes_every_replica() -> None:
 def test_the_image_runs_as_nobody_special() -> None:
     stages = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
     assert len(stages) == 2
-    assert all(PLAIN_IMAGE.fullmatch(stage) for stage in stages)
+    assert set(stages) == {"${BASE}"}, "one build argument changes both"
+    base = re.search(r"^ARG BASE=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert base
+    assert PLAIN_IMAGE.fullmatch(base[1])
+    assert DOCKERFILE.index(base[0]) < DOCKERFILE.index("FROM "), "an argument counts for a FROM only before the first"
     last = DOCKERFILE[DOCKERFILE.rindex("FROM ") :]
     user = re.search(r"^USER (\d+):(\d+)$", last, re.MULTILINE)
     assert user
