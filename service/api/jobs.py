@@ -32,7 +32,7 @@ async def submit(call: Call, request: SubmitJob) -> Response:
 
 async def list_(call: Call, query: JobsQuery) -> Response:
     """List the caller's jobs, newest first."""
-    page = await call.core.jobs.list(
+    page = await call.core.job_list.page(
         call.tenant,
         sandbox_id=query.sandbox_id or None,
         states=set(query.state),

@@ -24,7 +24,7 @@ async def create(call: Call, request: CreateSandbox) -> Response:
 
 async def list_(call: Call, query: SandboxesQuery) -> Response:
     """List the caller's sandboxes."""
-    page = await call.core.sandboxes.list(
+    page = await call.core.sandbox_list.page(
         call.tenant,
         metadata=pairs_of(query.metadata),
         states=set(query.state),

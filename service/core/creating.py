@@ -11,22 +11,26 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from service import errors
 from service.core import identity, pauses, records, rules
+from service.core.claims import Claims
 from service.core.fence import reserved
+from service.core.liveness import Liveness
+from service.core.ownership import Ownership
+from service.core.policy import Policy
 from service.core.problems import not_executed, refusal
+from service.core.quotas import Quotas
 from service.core.records import SandboxClaim, SandboxRecord
+from service.core.sandbox_records import SandboxRecords
 from service.core.states import ClaimState
+from service.core.telemetry import Telemetry
 from service.messages import CreateSandbox, Resources
-from service.ports.engine import EngineError, Mount, SandboxInfo, SandboxSpec, TakenBack
-from service.ports.store import Record
-
-if TYPE_CHECKING:
-    from service.core.app import Core
+from service.ports.engine import Engine, EngineError, Mount, SandboxInfo, SandboxSpec, TakenBack
+from service.ports.store import Record, Store
+from service.settings import Settings
 
 log = logging.getLogger("oncebox.sandboxes")
 
@@ -64,15 +68,36 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 class Creator:
     """Creates sandboxes, for one replica."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._store = core.store
-        self._engine = core.engine
-        self._settings = core.settings
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        ownership: Ownership,
+        claims: Claims,
+        sandboxes: SandboxRecords,
+        liveness: Liveness,
+        quotas: Quotas,
+        policy: Policy,
+        telemetry: Telemetry,
+        settings: Settings,
+        *,
+        lookup_tries: Sequence[float] = LOOKUP_TRIES,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._ownership = ownership
+        self._claims = claims
+        self._sandboxes = sandboxes
+        self._liveness = liveness
+        self._quotas = quotas
+        self._policy = policy
+        self._telemetry = telemetry
+        self._settings = settings
+        self._lookup_tries = lookup_tries
 
     def order(self, tenant: str, request: CreateSandbox, key: str | None) -> Order:
         owner = rules.owner(request.workspace_owner)
-        if owner is not None and not self._core.policy.may_use(tenant, owner):
+        if owner is not None and not self._policy.may_use(tenant, owner):
             raise errors.Forbidden("This tenant may not use this workspace_owner.")
         labels = rules.metadata(request.metadata)
         meaning = msgspec.structs.replace(request, metadata=labels if request.metadata is not None else None)
@@ -133,7 +158,7 @@ class Creator:
             owner=order.owner,
             generation=identity.random_token()[:16],
         )
-        return await self._core.claims.once(
+        return await self._claims.once(
             order.digest,
             make=lambda token: self._claim(order.digest, token, records.encode(fresh)),
             take=lambda record, token: self._take(record, order, token),
@@ -156,20 +181,18 @@ class Creator:
             )
 
     async def _claim(self, digest: str, token: str, body: bytes) -> tuple[bool, Record]:
-        claims = self._core.claims
-        made = await self._store.claim(digest, token=token, owner=claims.owner, lease=claims.lease, body=body)
+        made = await self._ownership.claim(digest, token, body)
         return made.done, made.record
 
     async def _take(self, record: Record, order: Order, token: str) -> tuple[bool, Record | None] | None:
         """Take over what may be taken over: (ours, as it is now). None: it stands, wait for it or replay it."""
-        claims = self._core.claims
         claim = records.claim_body(record)
         if claim.fingerprint != order.fingerprint and not record.state.failed:
-            self._core.telemetry.claim("sandbox", "conflict")
+            self._telemetry.claim("sandbox", "conflict")
             raise errors.IdempotencyKeyReused("This key was used for another sandbox; nothing was created.")
         match record.state:
             case ClaimState.CLAIMED if record.lease_expired:
-                return await self._store.take_over(record, token=token, owner=claims.owner, lease=claims.lease)
+                return await self._ownership.take_over(record, token)
             case ClaimState.DISPATCHED if record.lease_expired:
                 _, now = await self._store.abandon(record, body=record.body, ttl=None)
                 return False, now
@@ -182,7 +205,7 @@ class Creator:
         return None
 
     async def _gone(self, sandbox_id: str, order: Order) -> bool:
-        gone, info = await self._core.sandboxes.asked_if_gone(sandbox_id)
+        gone, info = await self._liveness.asked_if_gone(sandbox_id)
         if info is not None:
             order.seen.append(Seen(info))
         return gone
@@ -194,14 +217,8 @@ class Creator:
         body = msgspec.structs.replace(
             claim, fingerprint=order.fingerprint, given_up=list(given_up), sandbox_id=None, failure=None
         )
-        return await self._store.reopen(
-            record,
-            token=token,
-            owner=self._core.claims.owner,
-            lease=self._core.claims.lease,
-            next_attempt=record.state is not ClaimState.REFUSED,
-            body=records.encode(body),
-        )
+        next_attempt = record.state is not ClaimState.REFUSED
+        return await self._ownership.reopen(record, token, records.encode(body), next_attempt=next_attempt)
 
     async def _make(self, mine: Record, order: Order) -> Record | None:
         """The owner's work: find it or create it, and settle the claim."""
@@ -212,15 +229,15 @@ class Creator:
                 if found is not None:
                     return await self._done(mine, order, claim, found, adopted=True)
         try:
-            await self._core.quotas.take_sandbox(order.tenant, order.digest)
+            await self._quotas.take_sandbox(order.tenant, order.digest)
         except errors.QuotaExceeded as error:
             return await self._failed(mine, claim, error)
         await pauses.reach(pauses.BEFORE_DISPATCH)
-        sent, record = await self._core.claims.dispatch(mine, mine.body)
+        sent, record = await self._ownership.dispatch(mine, mine.body)
         if not sent:
             return record
         await pauses.reach(pauses.DISPATCHED)
-        await self._core.quotas.sending_sandbox(order.tenant, order.digest)
+        await self._quotas.sending_sandbox(order.tenant, order.digest)
         reserved = records.reserved_metadata(order.digest, claim, mine.attempt, self._settings.secret)
         spec = msgspec.structs.replace(order.spec, metadata={**order.spec.metadata, **reserved})
         made: SandboxInfo | None
@@ -228,10 +245,10 @@ class Creator:
             made = await self._engine.create_sandbox(spec)
         except EngineError as error:
             if not_executed(error):
-                await self._core.quotas.free_sandbox(order.tenant, order.digest)
+                await self._quotas.free_sandbox(order.tenant, order.digest)
                 return await self._failed(mine, claim, refusal(error))
             if isinstance(error, TakenBack) and await self._nothing_left(order.digest, claim):
-                await self._core.quotas.free_sandbox(order.tenant, order.digest)
+                await self._quotas.free_sandbox(order.tenant, order.digest)
                 return await self._failed(mine, claim, refusal(error))
             # Never the engine's own words in the log: they may repeat what it was sent.
             log.warning("create of %s not answered: %s", order.digest, type(error).__name__)
@@ -265,7 +282,7 @@ class Creator:
 
     async def _adoptable(self, info: SandboxInfo, digest: str, claim: SandboxClaim) -> bool:
         """What is remembered of a sandbox counts more than its labels, which others may have written."""
-        raw = await self._core.claims.persist(lambda: self._store.get_sandbox(info.id))
+        raw = await self._ownership.persist(lambda: self._store.get_sandbox(info.id))
         if raw is None:
             return True
         record = records.sandbox_record(raw)
@@ -273,13 +290,13 @@ class Creator:
 
     async def _nothing_left(self, digest: str, claim: SandboxClaim) -> bool:
         """A look after a moment, since a list may lag behind the removal; not answered: False."""
-        await asyncio.sleep(max(self._core.lookup_tries[:2], default=0.0))
+        await asyncio.sleep(max(self._lookup_tries[:2], default=0.0))
         with contextlib.suppress(EngineError):
             return await self._find(digest, claim) is None
         return False
 
     async def _find_late(self, digest: str, claim: SandboxClaim) -> SandboxInfo | None:
-        for delay in self._core.lookup_tries:
+        for delay in self._lookup_tries:
             await asyncio.sleep(delay)
             with contextlib.suppress(EngineError):
                 found = await self._find(digest, claim)
@@ -302,12 +319,12 @@ class Creator:
             asked_until=info.expires_at,
             found=adopted,
         )
-        sandboxes, persist = self._core.sandbox_records, self._core.claims.persist
+        sandboxes, persist = self._sandboxes, self._ownership.persist
         await persist(lambda: sandboxes.remember(info.id, remembered))
         order.seen.append(Seen(info, remembered))
         await pauses.reach(pauses.BEFORE_SETTLE)
         body = records.encode(msgspec.structs.replace(claim, sandbox_id=info.id, failure=None))
-        record = await self._write(mine, ClaimState.DONE, body, self._settings.retention)
+        record = await self._ownership.settle(mine, ClaimState.DONE, body, ttl=self._settings.retention)
         if not adopted and (record is None or record.token != mine.token):
             # Redis was emptied meanwhile: what happened in the sandbox by then may be forgotten as well.
             await persist(lambda: sandboxes.amend(info.id, remembered, found=True))
@@ -316,14 +333,8 @@ class Creator:
     async def _failed(self, mine: Record, claim: SandboxClaim, error: errors.OnceboxError) -> Record | None:
         await pauses.reach(pauses.BEFORE_SETTLE)
         body = records.encode(msgspec.structs.replace(claim, failure=records.Failure.of(error)))
-        return await self._write(mine, ClaimState.REFUSED, body, self._settings.retention)
+        return await self._ownership.settle(mine, ClaimState.REFUSED, body, ttl=self._settings.retention)
 
     async def _unknown(self, mine: Record) -> Record | None:
-        self._core.telemetry.unknown("sandbox")
-        return await self._write(mine, ClaimState.UNKNOWN, mine.body, None)
-
-    async def _write(self, mine: Record, state: ClaimState, body: bytes, ttl: float | None) -> Record | None:
-        _, record = await self._core.claims.persist(lambda: self._store.settle(mine, state, body=body, ttl=ttl))
-        if record is not None:
-            self._core.claims.tell(record)
-        return record
+        self._telemetry.unknown("sandbox")
+        return await self._ownership.settle(mine, ClaimState.UNKNOWN, mine.body, ttl=None)

@@ -60,6 +60,10 @@ class Expiry:
         self._tasks = tasks
         self._ending: set[str] = set()
 
+    def keep_soon(self, body: JobBody) -> None:
+        """The same, behind what is being done."""
+        self._tasks.start(self.keep(body), f"keep alive {body.sandbox_id}")
+
     async def keep(self, body: JobBody) -> None:
         """Keep a sandbox for a job that is listed as active. Asked again now and then by whoever follows the job."""
         try:

@@ -127,6 +127,14 @@ def fence_token(ref: str, attempt: int) -> str:
     return _hash("fence", ref, str(attempt))
 
 
+def token_of(command_id: str, attempt: int) -> str:
+    """The same, by the job's id. Raises ``ValueError`` for what is none."""
+    parsed = parse_command_id(command_id)
+    if parsed is None:
+        raise ValueError(f"no command id: {command_id!r}")
+    return fence_token(parsed[1], attempt)
+
+
 class MadeKey(str):
     """An Idempotency-Key that the server made for this very request: nothing of it can exist yet."""
 

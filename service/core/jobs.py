@@ -1,23 +1,29 @@
-"""Jobs: submit, show with output by cursor, list, cancel, follow as events."""
+"""Jobs: submit, show with output by cursor, cancel, follow as events."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from service import errors
-from service.core import cursors, identity, opaque, output, records, rules
+from service.core import cursors, output, records
 from service.core.answers import Answer, Event, OutputPage, RawOutput
 from service.core.cursors import END, Cursor
-from service.core.reading import Chunk
-from service.core.records import JobBody, matches
-from service.core.room import ESCAPED, PATIENCE, ROW, UNBOUNDED, Share
+from service.core.decisions import Change
+from service.core.foreground import Listener
+from service.core.ledger import Ledger
+from service.core.orders import Orders, submission_of
+from service.core.poller import Poller
+from service.core.polls import Polls
+from service.core.reading import Chunk, Reader
+from service.core.records import JobBody
+from service.core.restore import Restorer
+from service.core.room import UNBOUNDED, Share
 from service.core.states import ClaimState
+from service.core.submitting import Submitter
+from service.core.watching import Watches
 from service.messages import (
     DEFAULT_CHUNK,
     MAX_BODY,
@@ -25,108 +31,64 @@ from service.messages import (
     ExecJobOutput,
     Job,
     JobOutput,
-    JobPage,
-    JobState,
     OutputEvent,
     SubmitJob,
 )
-from service.ports.store import JobRow, Record, Unreadable
+from service.ports.store import Record, Store
 
-if TYPE_CHECKING:
-    from service.core.app import Core
-    from service.core.submitting import Order
-
-log = logging.getLogger("oncebox.jobs")
-
-DEFAULT_TIMEOUT = 3600
-UNKNOWN_WAIT = 3.0
-"""Seconds that a submission waits for its "unknown" to be found out."""
-CONFIRMED_WAIT = 10.0
-"""Seconds that a submission with a key of the caller's waits for the first look at its command."""
-LIST_READ = 200
-"""Records read in one go for a list."""
-LOOKED_AT = 1000
-"""Records that one list request looks at."""
 STORE_PATIENCE, STORE_RETRY = 5.0, 0.25
 """Seconds for which a long poll waits for a store that is away, and between two tries."""
 EVENT_CHUNK = 64 * 1024
 
-_TOKEN = re.compile(r"([0-9]{1,16}) (cmd_[A-Za-z0-9_-]+)")
-
 
 class Jobs:
-    """The use cases around jobs, for one replica."""
+    """The use cases around jobs, for one replica. ``stopping``: set once long polls are to end."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._store = core.store
-
-    # -- submit
+    def __init__(
+        self,
+        store: Store,
+        orders: Orders,
+        submitter: Submitter,
+        ledger: Ledger,
+        restorer: Restorer,
+        polls: Polls,
+        poller: Poller,
+        watches: Watches,
+        reader: Reader,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._store = store
+        self._orders = orders
+        self._submitter = submitter
+        self._ledger = ledger
+        self._restorer = restorer
+        self._polls = polls
+        self._poller = poller
+        self._watches = watches
+        self._reader = reader
+        self._stopping = stopping
 
     async def submit(self, tenant: str, request: SubmitJob, key: str | None) -> Answer[Job]:
         """Run a command once, in the background: started now, waited for, or replayed.
 
         Raises ``IdempotencyKeyReused``, ``OutcomeUnknown`` and, when nothing was run, what the refusal means.
         """
-        submitter = self._core.submitter
-        order = await submitter.order(tenant, request, key, timeout=request.timeout or DEFAULT_TIMEOUT)
-        record, replayed = await submitter.settle(order, submitter.send_job)
+        order = await self._orders.take(tenant, request, key)
+        record, replayed = await self._submitter.submit(order, Listener.nobody())
         with errors.replaying(replayed):
-            record = await self.found_out(record, order)
+            record = await self._submitter.found_out(record, order)
         return Answer(records.job_view(record), replayed, order.key)
 
-    async def found_out(self, record: Record, order: Order) -> Record:
-        """The record as an answer to a submission; raises the problem where there is none.
-
-        Of a request that no other can have the key of, an accepted command is an answer. Any other waits for the
-        first look, which compares the fence's fingerprint: the run may be another request's.
-        """
-        submitter = self._core.submitter
-        if not submitter.answers(record, order) and record.state is not ClaimState.UNKNOWN:
-            record = await self._waited(record, _tells, CONFIRMED_WAIT)
-        if record.state is ClaimState.UNKNOWN:
-            record = await self._waited(record, lambda seen: seen.state.confirmed, UNKNOWN_WAIT)
-        body = records.job_body(record)
-        if record.state.failed:
-            failure = body.failure or records.Failure("ENGINE_UNAVAILABLE", "Nothing was run.", 1)
-            raise failure.exception(command_id=record.id, sandbox_id=body.sandbox_id)
-        if record.state is ClaimState.UNKNOWN or not submitter.answers(record, order):
-            raise submitter.not_known(record, order)
-        return record
-
-    async def _waited(self, record: Record, until: Callable[[Record], bool], timeout: float) -> Record:
-        return await self._core.claims.wait(record.id, until, timeout) or record
-
-    async def next_attempt(self, record: Record, body: JobBody) -> Record:
-        """Send the next attempt of a submission that met a void."""
-        self._core.telemetry.reconciled("next_attempt")
-        send = self._core.execs.send_alone if body.kind == "exec" else self._core.submitter.send_job
-        return await self._core.submitter.next_attempt(record, body, send)
-
-    async def cancel_abandoned(self, record: Record, body: JobBody) -> Record:
-        """A job that is to be cancelled, and whose replica ended before it sent anything: never dispatched."""
-        claims = self._core.claims
-        ours, now = await self._store.take_over(
-            record, token=identity.random_token(), owner=claims.owner, lease=claims.lease
-        )
-        if ours and now is not None:
-            now = await self._core.submitter.cancelled(now, body)
-        return now or record
+    async def cancel(self, tenant: str, command_id: str) -> Job:
+        """Note the wish and answer; it is carried out behind, by any replica. Cancelling the finished is fine."""
+        record = await self._restorer.find(tenant, command_id)
+        if record.state.active:
+            record = await self._ledger.request_cancel(command_id) or record
+            if not record.state.pending or record.lease_expired:
+                self._polls.cancel_soon(command_id)
+        return records.job_view(record)
 
     # -- show
-
-    async def find(self, tenant: str, command_id: str) -> Record:
-        """The record of a job of this tenant, found by its fence where Redis forgot it. Raises ``JobNotFound``."""
-        missing = errors.JobNotFound(command_id=command_id)
-        if identity.parse_command_id(command_id) is None:
-            raise missing
-        record = await self._store.get(command_id)
-        if record is None or records.job_body(record).tenant != tenant:
-            # One of another tenant goes the way of one that does not exist: its sandbox is not this tenant's.
-            record = await self._core.reconciler.restore(tenant, command_id)
-        if records.job_body(record).tenant != tenant:
-            raise missing
-        return record
 
     async def get(
         self,
@@ -147,7 +109,7 @@ class Jobs:
         """
         place = cursors.parse(cursor)
         record = await self._timed(await self._find_patiently(tenant, command_id, wait), timeout)
-        record = await self._core.follower.refreshed(record)
+        record = await self._poller.refreshed(record)
         page = await self._page(record, place, limit, encoding, share)
         if wait > 0 and place is not None and not _news(page, place):
             page = await self._news_within(record, place, limit, encoding, wait, share)
@@ -158,14 +120,14 @@ class Jobs:
         return page
 
     async def _find_patiently(self, tenant: str, command_id: str, wait: float) -> Record:
-        """``find``; who has time to wait anyway does not hear of a store that is restarted meanwhile."""
+        """The job's record; who has time to wait anyway does not hear of a store that is restarted meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait, STORE_PATIENCE)
         while True:
             try:
-                return await self.find(tenant, command_id)
+                return await self._restorer.find(tenant, command_id)
             except errors.StoreUnavailable:
-                if loop.time() >= deadline or self._core.stopping.is_set():
+                if loop.time() >= deadline or self._stopping.is_set():
                     raise
                 await asyncio.sleep(STORE_RETRY)
 
@@ -174,25 +136,24 @@ class Jobs:
         body = records.job_body(record)
         if timeout is None or body.timeout or record.state is not ClaimState.RUNNING:
             return record
-        return await self._core.looker.write(
-            record, record.state, msgspec.structs.replace(body, timeout=timeout), quiet=True
-        )
+        timed = msgspec.structs.replace(body, timeout=timeout)
+        return await self._ledger.apply(record, Change(state=record.state, body=timed, notify=False))
 
     async def _whole_command(self, command_id: str) -> str | None:
         kept = await self._store.request(command_id)
-        return self._core.submitter.command_of(kept) if kept is not None else None
+        return submission_of(kept).command if kept is not None else None
 
     async def _news_within(
         self, record: Record, place: Cursor, limit: int, encoding: Encoding, wait: float, share: Share
     ) -> OutputPage:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
-        async with self._core.watches.of(record.id) as watch:
+        async with self._watches.of(record.id) as watch:
             while True:
                 record = watch.record or record
                 page = await self._page(record, place, limit, encoding, share)
                 left = deadline - loop.time()
-                if _news(page, place) or left <= 0 or self._core.stopping.is_set():
+                if _news(page, place) or left <= 0 or self._stopping.is_set():
                     return page
                 if watch.record is None or watch.record.revision == record.revision:
                     await watch.change(left)
@@ -203,10 +164,10 @@ class Jobs:
         body = records.job_body(record)
         if body.kind == "exec":
             return OutputPage(await self._exec_page(record, body, encoding, share))
-        chunk = await self._core.reader.chunk(record, body, place.offset if place else 0, limit, share=share)
+        chunk = await self._reader.chunk(record, body, place.offset if place else 0, limit, share=share)
         used = cursors.whole_characters(chunk.data, encoding, final=chunk.last)
         if not used and len(chunk.data) == limit:
-            chunk = await self._core.reader.chunk(record, body, chunk.start, limit + 3, share=share)
+            chunk = await self._reader.chunk(record, body, chunk.start, limit + 3, share=share)
             used = cursors.whole_characters(chunk.data, encoding, final=chunk.last)
         state = records.job_state(record, body)
         after = chunk.start + used
@@ -225,7 +186,7 @@ class Jobs:
 
     async def _exec_page(self, record: Record, body: JobBody, encoding: Encoding, share: Share) -> ExecJobOutput:
         over = record.state is ClaimState.CLOSED or record.state.failed
-        streams, lost = await self.streams(record, body, share=share) if over else ({}, False)
+        streams, lost = await self._reader.streams(record, body, share=share) if over else ({}, False)
         state = records.job_state(record, body)
         return ExecJobOutput(
             **records.job_fields(record, body),  # type: ignore[arg-type]
@@ -239,27 +200,6 @@ class Jobs:
             output_complete=over and (body.output_complete or record.state.failed) and not lost,
         )
 
-    async def streams(
-        self,
-        record: Record,
-        body: JobBody,
-        *,
-        share: Share = UNBOUNDED,
-        patience: float | None = PATIENCE,
-        known: Mapping[str, bytes] | None = None,
-    ) -> tuple[Mapping[str, bytes], bool]:
-        """The recorded outputs of an exec that is over, and whether they had to go for the budget. ``known``: they
-        were recorded this moment.
-
-        Raises ``RateLimited`` after ``patience`` seconds without room.
-        """
-        most = 2 * ESCAPED * self._core.settings.record_output
-        await share.hold(min(most, self._core.room.capacity // 4), patience=patience)
-        kept = known if known is not None else await self._store.streams(record.id)
-        share.shrink(ESCAPED * sum(len(data) for data in (kept or {}).values()))
-        ran = record.state is ClaimState.CLOSED and (body.engine_id or body.log) is not None
-        return kept or {}, kept is None and ran
-
     async def raw(
         self,
         tenant: str,
@@ -269,8 +209,8 @@ class Jobs:
         share: Share = UNBOUNDED,
     ) -> RawOutput:
         """The raw bytes of a job's output, streamed. Raises ``RangeNotSatisfiable``, ``RateLimited``."""
-        record = await self._core.follower.refreshed(await self.find(tenant, command_id))
-        return await self._core.reader.raw(record, range, share=share)
+        record = await self._poller.refreshed(await self._restorer.find(tenant, command_id))
+        return await self._reader.raw(record, range, share=share)
 
     # -- events
 
@@ -293,9 +233,9 @@ class Jobs:
         Output waits for as long as ``share`` finds no room for it.
         """
         place = cursors.parse(cursor) or Cursor()
-        record = await self._core.follower.refreshed(await self.find(tenant, command_id))
-        async with self._core.watches.of(command_id) as watch:
-            while not self._core.stopping.is_set():
+        record = await self._poller.refreshed(await self._restorer.find(tenant, command_id))
+        async with self._watches.of(command_id) as watch:
+            while not self._stopping.is_set():
                 record = watch.record or record
                 body = records.job_body(record)
                 state = records.job_state(record, body)
@@ -316,93 +256,13 @@ class Jobs:
                     yield Event("end", Cursor(place.offset, END).encode(), records.job_view(record))
                     return
                 seen = watch.record is None or watch.record.revision == record.revision
-                if not text and seen and not self._core.stopping.is_set():  # it may have been set during the read
+                if not text and seen and not self._stopping.is_set():  # it may have been set during the read
                     await watch.change(10.0)
 
     async def _events_chunk(self, record: Record, body: JobBody, place: Cursor, share: Share) -> Chunk:
         if body.kind == "exec":
             return Chunk(0, last=record.state is ClaimState.CLOSED or record.state.failed)
-        return await self._core.reader.chunk(record, body, place.offset, EVENT_CHUNK, share=share, patience=None)
-
-    # -- list
-
-    async def list(
-        self,
-        tenant: str,
-        *,
-        sandbox_id: str | None,
-        states: set[JobState],
-        metadata: Mapping[str, str],
-        page_size: int,
-        page_token: str | None,
-        share: Share = UNBOUNDED,
-    ) -> JobPage:
-        """Newest first. Pages neither repeat nor skip while jobs come; one request looks at ``LOOKED_AT`` records.
-
-        Raises ``RateLimited`` where ``share`` finds no room.
-        """
-        metadata = rules.metadata_filter(metadata)
-        before = _parse_token(page_token)
-        items: list[Job] = []
-        looked = 0
-        at_once = LIST_READ if states or metadata else min(page_size, LIST_READ)
-        await share.hold((at_once + page_size) * ROW)
-        while True:
-            rows = await self._store.jobs(
-                tenant=tenant, sandbox_id=sandbox_id, before=before, limit=min(at_once, LOOKED_AT - looked)
-            )
-            for row, record in zip(rows, await self._store.get_readable([row.command_id for row in rows]), strict=True):
-                before = row
-                looked += 1
-                if (job := self._listed(record, tenant, states, metadata)) is not None:
-                    items.append(job)
-                    if len(items) == page_size:
-                        return JobPage(items=items, next_page_token=_token(row))
-                elif record is None and await self._store.now() - row.at > 60_000:
-                    await self._store.unlist_job(row.command_id, tenant=tenant)
-            if not rows:
-                return JobPage(items=items)
-            if looked >= LOOKED_AT and before is not None:
-                return JobPage(items=items, next_page_token=_token(before))
-
-    def _listed(
-        self, record: Record | Unreadable | None, tenant: str, states: set[JobState], metadata: Mapping[str, str]
-    ) -> Job | None:
-        """The job as a list shows it; None: it is not to be shown. One that can't be read is left out, and counted."""
-        if record is None:
-            return None
-        try:
-            if not isinstance(record, Unreadable):
-                return records.job_view(record) if _wanted(record, tenant, states, metadata) else None
-        except errors.StoreUnavailable:
-            pass
-        log.warning("job %s is left out of a list: its record can't be read", record.id)
-        self._core.telemetry.unreadable()
-        return None
-
-    # -- cancel
-
-    async def cancel(self, tenant: str, command_id: str) -> Job:
-        """Note the wish and answer; it is carried out behind, by any replica. Cancelling the finished is fine."""
-        record = await self.find(tenant, command_id)
-        if record.state.active:
-            _, now = await self._store.wish_cancel(command_id)
-            record = now or record
-            if not record.state.pending or record.lease_expired:
-                self._core.tasks.start(self._carry_out(command_id), f"cancel {command_id}")
-        return records.job_view(record)
-
-    async def _carry_out(self, command_id: str) -> None:
-        """Look until the job is over, quicker than the follower would; which goes on if this replica ends."""
-        for delay in (0.0, 0.1, 0.3, 0.5, 1.0, 1.0, 2.0):
-            await asyncio.sleep(delay)
-            record = await self._core.follower.look(command_id)
-            if record is None or not record.state.active:
-                return
-
-
-def _tells(record: Record) -> bool:
-    return record.state.confirmed or record.state is ClaimState.UNKNOWN
+        return await self._reader.chunk(record, body, place.offset, EVENT_CHUNK, share=share, patience=None)
 
 
 def _news(page: OutputPage, place: Cursor) -> bool:
@@ -415,23 +275,3 @@ def _news(page: OutputPage, place: Cursor) -> bool:
 def _known(record: Record, body: JobBody) -> int:
     """Bytes of output that can be had by now."""
     return body.end if record.state is ClaimState.CLOSED else max(body.end, body.size)
-
-
-def _wanted(record: Record, tenant: str, states: set[JobState], metadata: Mapping[str, str]) -> bool:
-    body = records.job_body(record)
-    if body.tenant != tenant or (states and records.job_state(record, body) not in states):
-        return False
-    return matches(body.metadata, metadata)
-
-
-def _token(row: JobRow) -> str:
-    return opaque.pack(f"{row.at} {row.command_id}")
-
-
-def _parse_token(text: str | None) -> JobRow | None:
-    if text is None:
-        return None
-    match = opaque.unpack(text, _TOKEN)
-    if match is not None:
-        return JobRow(int(match[1]), match[2])
-    raise errors.InvalidRequest.of("page_token", "is no token that this service made")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,11 +16,11 @@ from service import errors
 from service.core import opaque, records, rules
 from service.core.problems import refusal
 from service.core.records import matches
+from service.core.room import ROW, UNBOUNDED, Share
+from service.core.telemetry import Telemetry
 from service.messages import Sandbox, SandboxPage, SandboxState
-from service.ports.engine import EngineError, SandboxInfo
-
-if TYPE_CHECKING:
-    from service.core.app import Core
+from service.ports.engine import Engine, EngineError, SandboxInfo
+from service.ports.store import Store
 
 log = logging.getLogger("oncebox.sandboxes")
 
@@ -40,51 +39,79 @@ class Place(msgspec.Struct, frozen=True):
     id: str
 
 
-async def sandboxes(
-    core: Core,
-    tenant: str,
-    *,
-    metadata: Mapping[str, str],
-    states: set[SandboxState],
-    page_size: int,
-    page_token: str | None,
-) -> SandboxPage:
-    """A tenant's sandboxes, newest first. A page may be short, or empty with a token."""
-    metadata = rules.metadata_filter(metadata)
-    after = _parse(page_token)
-    page = max(1, after.page - 1) if after else 1
-    wanted = {**metadata, f"{records.RESERVED}tenant": tenant}
-    found: list[tuple[SandboxInfo, Place]] = []
-    held: list[SandboxInfo] = []
-    began, first, looked, more = after, page, 0, True
-    while more and len(found) <= page_size and (looked < LOOKED_AT or after == began):
+class SandboxList:
+    """Lists sandboxes. ``secret``: what their labels are signed with."""
+
+    def __init__(self, store: Store, engine: Engine, telemetry: Telemetry, *, secret: str | None) -> None:
+        self._store = store
+        self._engine = engine
+        self._telemetry = telemetry
+        self._secret = secret
+
+    async def page(
+        self,
+        tenant: str,
+        *,
+        metadata: Mapping[str, str],
+        states: set[SandboxState],
+        page_size: int,
+        page_token: str | None,
+        share: Share = UNBOUNDED,
+    ) -> SandboxPage:
+        """A tenant's sandboxes, newest first. A page may be short, or empty with a token.
+
+        Raises ``RateLimited`` where ``share`` finds no room.
+        """
+        await share.hold((ENGINE_PAGE + page_size) * ROW)
+        metadata = rules.metadata_filter(metadata)
+        after = _parse(page_token)
+        page = max(1, after.page - 1) if after else 1
+        wanted = {**metadata, f"{records.RESERVED}tenant": tenant}
+        found: list[tuple[SandboxInfo, Place]] = []
+        held: list[SandboxInfo] = []
+        began, first, looked, more = after, page, 0, True
+        while more and len(found) <= page_size and (looked < LOOKED_AT or after == began):
+            try:
+                listing = await self._engine.list_sandboxes(wanted, page=page, page_size=ENGINE_PAGE)
+            except EngineError as error:
+                raise refusal(error) from error
+            looked += ENGINE_PAGE
+            more = listing.has_next and bool(listing.items or listing.left_out)
+            for _ in range(listing.left_out):
+                self._telemetry.unreadable()
+            ready, held = _parted([*held, *listing.items], whole=not more)
+            for info in ready:
+                if after is not None and _order(info) >= (after.created, after.id):
+                    continue
+                after = Place(*_order(info)[:1], first, info.id)
+                if matches(info.metadata, wanted) and records.belongs(info, tenant, self._secret):
+                    found.append((info, after))
+                if len(found) > page_size:
+                    break
+            if ready:
+                first = page
+            page += 1
+        shown = [info for info, _ in found[:page_size] if not states or info.state in states]
+        items = [item for info in shown if (item := await self._view(tenant, info)) is not None]
+        if len(found) > page_size:
+            return SandboxPage(items=items, next_page_token=_token(found[page_size - 1][1]))
+        if more and after is not None:
+            return SandboxPage(items=items, next_page_token=_token(after))
+        return SandboxPage(items=items)
+
+    async def _view(self, tenant: str, info: SandboxInfo) -> Sandbox | None:
+        """None: its labels say that it is this tenant's, and what is remembered of it does not, or can't be read."""
+        raw = await self._store.get_sandbox(info.id)
         try:
-            listing = await core.engine.list_sandboxes(wanted, page=page, page_size=ENGINE_PAGE)
-        except EngineError as error:
-            raise refusal(error) from error
-        looked += ENGINE_PAGE
-        more = listing.has_next and bool(listing.items or listing.left_out)
-        for _ in range(listing.left_out):
-            core.telemetry.unreadable()
-        ready, held = _parted([*held, *listing.items], whole=not more)
-        for info in ready:
-            if after is not None and _order(info) >= (after.created, after.id):
-                continue
-            after = Place(*_order(info)[:1], first, info.id)
-            if matches(info.metadata, wanted) and records.belongs(info, tenant, core.settings.secret):
-                found.append((info, after))
-            if len(found) > page_size:
-                break
-        if ready:
-            first = page
-        page += 1
-    shown = [info for info, _ in found[:page_size] if not states or info.state in states]
-    items = [item for info in shown if (item := await _view(core, tenant, info)) is not None]
-    if len(found) > page_size:
-        return SandboxPage(items=items, next_page_token=_token(found[page_size - 1][1]))
-    if more and after is not None:
-        return SandboxPage(items=items, next_page_token=_token(after))
-    return SandboxPage(items=items)
+            known = records.sandbox_record(raw) if raw is not None else None
+        except errors.StoreUnavailable:
+            log.warning("sandbox %s is left out of a list: its record can't be read", info.id)
+            self._telemetry.unreadable()
+            return None
+        if known is not None and known.tenant != tenant:
+            return None
+        ready = known is not None and known.ready and info.state is SandboxState.RUNNING
+        return records.sandbox_view(info.id, known, info, ready=ready)
 
 
 def _parted(items: list[SandboxInfo], *, whole: bool) -> tuple[list[SandboxInfo], list[SandboxInfo]]:
@@ -97,21 +124,6 @@ def _parted(items: list[SandboxInfo], *, whole: bool) -> tuple[list[SandboxInfo]
     while not whole and split and _order(ordered[split - 1])[0] == _order(ordered[-1])[0]:
         split -= 1
     return ordered[:split], ordered[split:]
-
-
-async def _view(core: Core, tenant: str, info: SandboxInfo) -> Sandbox | None:
-    """None: the labels say that it is this tenant's, and what is remembered of it says otherwise, or can't be read."""
-    raw = await core.store.get_sandbox(info.id)
-    try:
-        known = records.sandbox_record(raw) if raw is not None else None
-    except errors.StoreUnavailable:
-        log.warning("sandbox %s is left out of a list: its record can't be read", info.id)
-        core.telemetry.unreadable()
-        return None
-    if known is not None and known.tenant != tenant:
-        return None
-    ready = known is not None and known.ready and info.state is SandboxState.RUNNING
-    return records.sandbox_view(info.id, known, info, ready=ready)
 
 
 def _order(info: SandboxInfo) -> tuple[int, str]:

@@ -7,9 +7,12 @@ Looks come one after the other from a queue in the store that moves a little fas
 
 from __future__ import annotations
 
+import random
 import zlib
 
-from service.ports.store import Store
+from service.core.records import JobBody
+from service.core.states import ClaimState
+from service.ports.store import Record, Store
 
 QUICKEST = 0.5
 """Seconds between two looks at a watched job, at the least."""
@@ -21,6 +24,28 @@ BURST = 16
 """Looks at once after a quiet time."""
 JOBS_A_QUEUE = 4000
 """From twice as many active jobs on there are several queues, since each stands on one node of a Redis Cluster."""
+
+FIRST, SLOWEST, GROWTH = 2.0, 15.0, 1.4
+"""Seconds between polls of a job that nobody watches, and how fast they grow without news."""
+TROUBLED = 60.0
+"""Seconds that they grow to while its sandbox does not answer."""
+CONFIRM_AFTER = 0.3
+"""Seconds until a command that was accepted is polled again, where its run was not seen yet; they grow as fast."""
+
+
+def next_poll(record: Record, state: ClaimState, body: JobBody) -> float:
+    """Seconds until a job that nobody watches is polled again, where ``state`` and ``body`` are the record's."""
+    if state.pending:
+        return max(0.1, (record.lease_until - record.now) / 1000 + 0.1)
+    looks, slowest = body.looks, SLOWEST if body.troubled_since is None else TROUBLED
+    match state:
+        case ClaimState.ACCEPTED:
+            return CONFIRM_AFTER * GROWTH**looks if looks < 10 else SLOWEST
+        case ClaimState.ENDED:
+            return 1.0
+        case ClaimState.UNKNOWN:
+            return min(slowest, 0.5 * GROWTH ** min(looks, 20)) * random.uniform(0.8, 1.2)
+    return min(slowest, FIRST * GROWTH ** min(looks, 20))
 
 
 class Pace:
@@ -37,11 +62,11 @@ class Pace:
         """Between two looks at a watched job."""
         return min(self._interval, max(QUICKEST, self._interval * self.active / JOBS_AT_INTERVAL))
 
-    def besides(self, reads: int = 1) -> None:
+    def charge(self, reads: int = 1) -> None:
         """So many reads were made beside a look's one of the state and one of the output."""
         self._more += reads
 
-    async def turn(self, id: str) -> float | None:
+    async def poll_slot(self, id: str) -> float | None:
         """Seconds until our look at ``id`` is to begin; None: somebody looks, or did within the pace."""
         more, self._more = self._more, 0
         queues = max(1, self.active // JOBS_A_QUEUE)

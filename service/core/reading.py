@@ -7,22 +7,20 @@ look alike; nothing is doubled, nothing is missed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
 from service import errors
 from service.core import output, records
 from service.core.answers import RawOutput
+from service.core.liveness import Liveness
 from service.core.records import JobBody
-from service.core.room import PATIENCE, PIECE, UNBOUNDED, Share, of_output
+from service.core.room import ESCAPED, PATIENCE, PIECE, UNBOUNDED, Share, of_output
 from service.core.states import ClaimState
-from service.ports.engine import EngineError, FileMissing, SandboxMissing
-from service.ports.store import Record
-
-if TYPE_CHECKING:
-    from service.core.app import Core
+from service.core.tasks import Tasks
+from service.ports.engine import Engine, EngineError, FileMissing, SandboxMissing
+from service.ports.store import Record, Store
 
 RAW_CHUNK = 256 * 1024
 """Bytes of one read of a raw download."""
@@ -59,10 +57,14 @@ class _Reading:
 
 
 class Reader:
-    """Reads output for callers, on one replica."""
+    """Reads output for callers, on one replica. ``most``: bytes for the two outputs of one exec, at the most."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, store: Store, engine: Engine, liveness: Liveness, tasks: Tasks, *, most: int) -> None:
+        self._store = store
+        self._engine = engine
+        self._liveness = liveness
+        self._tasks = tasks
+        self._most = most
         self._under_way: dict[tuple[str, int, int, int], _Reading] = {}
 
     async def chunk(
@@ -90,7 +92,7 @@ class Reader:
         reading = self._under_way.get(place)
         if reading is None:
             work = self._chunk(record, body, offset, limit, known)
-            reading = self._under_way[place] = _Reading(self._core.tasks.start(work, f"read {record.id}"))
+            reading = self._under_way[place] = _Reading(self._tasks.start(work, f"read {record.id}"))
         reading.users += 1
         try:
             chunk = await asyncio.shield(reading.task)
@@ -105,17 +107,15 @@ class Reader:
     async def _chunk(self, record: Record, body: JobBody, offset: int, limit: int, known: int) -> Chunk:
         closed = record.state is ClaimState.CLOSED
         end = min(offset + limit, known)
-        kept = await self._core.store.output(record.id, offset, end)
+        kept = await self._store.output(record.id, offset, end)
         if kept is not None and kept.offset == offset and kept.data:
             return self._found(offset, kept.data, closed, known)
         try:
-            got = await self._core.sandboxes.while_awake(
-                body.sandbox_id, output.read_range(self._core.engine, body, offset, end - offset)
+            got = await self._liveness.while_awake(
+                body.sandbox_id, output.read_range(self._engine, body, offset, end - offset)
             )
         except EngineError as error:
-            certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(
-                body.sandbox_id
-            )
+            certain = isinstance(error, FileMissing | SandboxMissing) or await self._liveness.gone(body.sandbox_id)
             if not (certain and closed):
                 return Chunk(offset, ok=False)
         else:
@@ -129,9 +129,9 @@ class Reader:
 
     async def _still_kept(self, record: Record, offset: int, limit: int, known: int) -> Chunk:
         """The sandbox has it no longer: go on where what was recorded begins, and say how much lies before."""
-        span = await self._core.store.output_span(record.id)
+        span = await self._store.output_span(record.id)
         start = max(offset, span[0]) if span is not None else known
-        kept = await self._core.store.output(record.id, start, min(start + limit, known)) if start < known else None
+        kept = await self._store.output(record.id, start, min(start + limit, known)) if start < known else None
         if kept is None or not kept.data:
             return Chunk(known, skipped=known - offset, last=record.state is ClaimState.CLOSED)
         found = self._found(kept.offset, kept.data, record.state is ClaimState.CLOSED, known)
@@ -140,6 +140,26 @@ class Reader:
     @staticmethod
     def _found(start: int, data: bytes, closed: bool, known: int) -> Chunk:
         return Chunk(start, data, last=closed and start + len(data) >= known)
+
+    async def streams(
+        self,
+        record: Record,
+        body: JobBody,
+        *,
+        share: Share = UNBOUNDED,
+        patience: float | None = PATIENCE,
+        known: Mapping[str, bytes] | None = None,
+    ) -> tuple[Mapping[str, bytes], bool]:
+        """The recorded outputs of an exec that is over, and whether they had to go for the budget. ``known``: they
+        were recorded this moment.
+
+        Raises ``RateLimited`` after ``patience`` seconds without room.
+        """
+        await share.hold(self._most, patience=patience)
+        kept = known if known is not None else await self._store.streams(record.id)
+        share.shrink(ESCAPED * sum(len(data) for data in (kept or {}).values()))
+        ran = record.state is ClaimState.CLOSED and (body.engine_id or body.log) is not None
+        return kept or {}, kept is None and ran
 
     async def raw(
         self, record: Record, wanted: tuple[int | None, int | None] | None, *, share: Share = UNBOUNDED
@@ -176,21 +196,17 @@ class Reader:
         known = max(body.end, body.size)
         if record.state.failed or record.state.pending or (closed and known == 0):
             return known, 0
-        span = await self._core.store.output_span(record.id)
+        span = await self._store.output_span(record.id)
         if closed and span == (0, known):
             return known, 0  # nothing that the sandbox could add
         certain = True
         try:
             async with asyncio.timeout(EXTENT):
-                got = await self._core.sandboxes.while_awake(
-                    body.sandbox_id, output.read_range(self._core.engine, body, known, 1)
-                )
+                got = await self._liveness.while_awake(body.sandbox_id, output.read_range(self._engine, body, known, 1))
             if got.size >= known:
                 return (known if closed else got.size), 0
         except (EngineError, TimeoutError) as error:
-            certain = isinstance(error, FileMissing | SandboxMissing) or await self._core.sandboxes.gone(
-                body.sandbox_id
-            )
+            certain = isinstance(error, FileMissing | SandboxMissing) or await self._liveness.gone(body.sandbox_id)
         if not certain and not closed and (span is None or span[0] > 0):
             raise errors.EngineUnavailable(command_id=record.id, retry_after=2)
         return (span[1], span[0]) if span is not None else (known, known)
@@ -199,12 +215,12 @@ class Reader:
         """A piece that can't be read breaks the answer off: its length was promised."""
         while start < end:
             length = min(RAW_CHUNK, end - start)
-            kept = await self._core.store.output(record.id, start, start + length)
+            kept = await self._store.output(record.id, start, start + length)
             if kept is not None and kept.offset == start and kept.data:
                 data = kept.data
             else:
                 try:
-                    data = (await output.read_range(self._core.engine, body, start, length)).data
+                    data = (await output.read_range(self._engine, body, start, length)).data
                 except EngineError as error:
                     raise errors.EngineUnavailable("The output could not be read any further.") from error
                 if not data:

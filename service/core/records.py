@@ -196,6 +196,11 @@ def job_state(record: Record, body: JobBody) -> JobState:
             return JobState.RUNNING
 
 
+def token(record: Record) -> str:
+    """The token of a job's fence."""
+    return identity.token_of(record.id, record.attempt)
+
+
 def job_fields(record: Record, body: JobBody, command: str | None = None) -> dict[str, object]:
     """The fields of ``messages.Job``; ``command`` is the whole text where it was asked for."""
     state = job_state(record, body)

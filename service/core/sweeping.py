@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
 
 from service import audit
 from service.core import identity, records
+from service.core.fences import Fences
+from service.core.liveness import Liveness
 from service.core.states import ClaimState
+from service.core.telemetry import Telemetry
 from service.errors import StoreUnavailable
-from service.ports.engine import EngineError, SandboxInfo
-
-if TYPE_CHECKING:
-    from service.core.app import Core
+from service.ports.engine import Engine, EngineError, SandboxInfo
+from service.ports.store import Store
+from service.settings import Settings
 
 log = logging.getLogger("oncebox.sweeper")
 
@@ -31,15 +32,28 @@ PAGES = 100
 class Sweeper:
     """Keeps things tidy."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        fences: Fences,
+        liveness: Liveness,
+        telemetry: Telemetry,
+        settings: Settings,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._fences = fences
+        self._liveness = liveness
+        self._telemetry = telemetry
+        self._settings = settings
 
     async def run(self) -> None:
         """A round now and then, for ever."""
         while True:
             await asyncio.sleep(EVERY / 6)
             with contextlib.suppress(StoreUnavailable, EngineError):
-                if await self._core.store.lease("sweep", EVERY * 0.9):
+                if await self._store.lease("sweep", EVERY * 0.9):
                     await self.round()
 
     async def round(self) -> None:
@@ -53,13 +67,13 @@ class Sweeper:
 
     async def trim_outputs(self) -> None:
         """Drop the oldest recorded outputs beyond the budget."""
-        await self._core.store.trim_outputs(self._core.settings.record_budget)
+        await self._store.trim_outputs(self._settings.record_budget)
 
     async def delete_duplicates(self) -> None:
         """Delete sandboxes that came late and were never handed out."""
         page, more = 1, True
         while more and page <= PAGES:
-            listing = await self._core.engine.list_sandboxes({}, page=page)
+            listing = await self._engine.list_sandboxes({}, page=page)
             more, page = listing.has_next, page + 1
             if listing.left_out:
                 log.warning("%d sandboxes in the engine's list can't be read", listing.left_out)
@@ -73,14 +87,14 @@ class Sweeper:
             return await self.given_up(info)
         except StoreUnavailable as error:
             log.warning("sandbox %s is left alone: %s", info.id, error.detail)
-            self._core.telemetry.unreadable()
+            self._telemetry.unreadable()
             return False
 
     async def _delete(self, info: SandboxInfo) -> None:
         log.warning("deleting sandbox %s, a late duplicate that was never handed out", info.id)
         tenant = info.metadata.get(f"{records.RESERVED}tenant")
         try:
-            await self._core.engine.delete_sandbox(info.id)
+            await self._engine.delete_sandbox(info.id)
         except EngineError as error:
             log.warning("sandbox %s was not deleted: %s", info.id, error.code or type(error).__name__)
             audit.record("sandbox.sweep", "failed", tenant=tenant, sandbox_id=info.id)
@@ -90,24 +104,22 @@ class Sweeper:
     async def clean_fences(self) -> None:
         """Remove fences and output files of jobs whose record has ended by itself, sandbox by sandbox."""
         tokens: dict[str, list[tuple[str, str]]] = {}
-        for chore in await self._core.store.ripe("fences", limit=CLEANED, lease=EVERY * 10):
+        for chore in await self._store.ripe("fences", limit=CLEANED, lease=EVERY * 10):
             command_id, _, attempts = chore.partition(" ")
             parsed, last = identity.parse_command_id(command_id), identity.parse_attempt(attempts)
             if parsed is None or last is None:  # nothing that we have listed
-                await self._core.store.done_with("fences", chore)
+                await self._store.done_with("fences", chore)
                 continue
             found = tokens.setdefault(parsed[0], [])
             found += [(chore, identity.fence_token(parsed[1], n)) for n in range(1, last + 1)]
         for sandbox_id, some in tokens.items():
             try:
-                await self._core.fences.clean(
-                    sandbox_id, [token for _, token in some], age=int(self._core.settings.retention)
-                )
+                await self._fences.clean(sandbox_id, [token for _, token in some], age=int(self._settings.retention))
             except EngineError:
-                if not await self._core.sandboxes.gone(sandbox_id):
+                if not await self._liveness.gone(sandbox_id):
                     continue
             for chore in {chore for chore, _ in some}:
-                await self._core.store.done_with("fences", chore)
+                await self._store.done_with("fences", chore)
 
     async def given_up(self, info: SandboxInfo, *, grace: float = GRACE) -> bool:
         """The present claim is of the same generation, names another sandbox, and gave this attempt up."""
@@ -116,16 +128,16 @@ class Sweeper:
         attempt = identity.parse_attempt(labels.get(f"{records.RESERVED}attempt", ""))
         if not digest or attempt is None or not info.state.live:
             return False
-        record = await self._core.store.get(digest)
+        record = await self._store.get(digest)
         if record is None or record.state is not ClaimState.DONE:
             return False
         claim = records.claim_body(record)
         generation = labels.get(f"{records.RESERVED}generation", "")
         if not records.never_handed_out(claim, sandbox_id=info.id, generation=generation, attempt=attempt):
             return False
-        if not records.belongs(info, claim.tenant, self._core.settings.secret):
+        if not records.belongs(info, claim.tenant, self._settings.secret):
             return False
-        remembered = await self._core.store.get_sandbox(info.id)
+        remembered = await self._store.get_sandbox(info.id)
         if remembered is not None and records.sandbox_record(remembered).digest != digest:
             return False  # somebody else's, whatever its labels say by now
         return record.now / 1000 - (info.created_at or record.now / 1000) > grace

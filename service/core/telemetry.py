@@ -57,7 +57,7 @@ class Telemetry(Protocol):
         ...
 
 
-class Silence:
+class NullTelemetry:
     """Tells nobody."""
 
     def claim(self, kind: Kind, outcome: ClaimOutcome) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from service.core import identity
 from service.core.tasks import Tasks
 from service.errors import StoreUnavailable
 from service.ports.store import Record, Store
@@ -19,9 +18,10 @@ from service.ports.store import Record, Store
 log = logging.getLogger("oncebox.watches")
 
 POLL = 1.0
-"""Seconds between two looks at a watched record when no message comes."""
+"""Seconds between two readings of a watched record when no message comes."""
 
-Tend = Callable[[Record], Awaitable[float]]
+OnRead = Callable[[Record], Awaitable[float]]
+"""Called with each reading of a watched record; says in how many seconds to read again."""
 
 
 class Watch:
@@ -35,14 +35,16 @@ class Watch:
         self._news = asyncio.Event()
         self._seen = False
 
-    def put(self, record: Record | None, *, quiet: bool = False) -> None:
-        """A newer reading: wake everybody if it differs. ``quiet``: from the one before it in nothing they wait for."""
+    def put(self, record: Record | None, *, notify: bool = True) -> None:
+        """A newer reading: wake everybody if it differs; not where ``notify`` says that it differs from the one before
+        it in nothing they wait for.
+        """
         old = self.record
         if old and record and _older(record, old):
             return  # a reading that was under way while this replica itself wrote
         self.record = record
         first, self._seen = not self._seen, True
-        if quiet and old and record and (record.token, record.revision) == (old.token, old.revision + 1):
+        if not notify and old and record and (record.token, record.revision) == (old.token, old.revision + 1):
             return
         if (
             first
@@ -76,15 +78,32 @@ def _older(record: Record, known: Record) -> bool:
     return (record.epoch, record.revision) < (known.epoch, known.revision) and record.now < known.now
 
 
-class Watches:
-    """All watches of a replica."""
+class Board:
+    """The watches of a replica, by id: where it tells itself what it has written."""
 
-    def __init__(self, store: Store, tasks: Tasks) -> None:
+    def __init__(self) -> None:
+        self.watches: dict[str, Watch] = {}
+
+    def tell(self, record: Record, *, notify: bool = True) -> None:
+        """This replica wrote ``record``: who waits for it here need not ask the store."""
+        watch = self.watches.get(record.id)
+        if watch is not None:
+            watch.put(record, notify=notify)
+
+    def wake_all(self) -> None:
+        """Wake every waiter: the replica is stopping."""
+        for watch in self.watches.values():
+            watch.wake()
+
+
+class Watches:
+    """Keeps the watches on a board up to date."""
+
+    def __init__(self, board: Board, store: Store, tasks: Tasks, on_read: OnRead) -> None:
+        self._watches = board.watches
         self._store = store
         self._tasks = tasks
-        self.tend: Tend | None = None
-        """Called with each reading of a watched job; says in how many seconds to look again."""
-        self._watches: dict[str, Watch] = {}
+        self._on_read = on_read
 
     @contextlib.asynccontextmanager
     async def of(self, id: str, known: Record | None = None) -> AsyncIterator[Watch]:
@@ -121,24 +140,13 @@ class Watches:
         try:
             record = await self._store.get(id)
             watch.put(record)
-            if self.tend is not None and record is not None and identity.parse_command_id(id) is not None:
-                return await self.tend(record)
+            if record is not None:
+                return await self._on_read(record)
         except StoreUnavailable:
             pass
         except Exception as error:  # who waits on the watch is to hear of the next change all the same
             log.error("a reading of %s failed", id, exc_info=error)
         return POLL
-
-    def tell(self, record: Record, *, quiet: bool = False) -> None:
-        """This replica wrote ``record``: who waits for it here need not ask the store."""
-        watch = self._watches.get(record.id)
-        if watch is not None:
-            watch.put(record, quiet=quiet)
-
-    def wake_all(self) -> None:
-        """Wake every waiter: the replica is stopping."""
-        for watch in self._watches.values():
-            watch.wake()
 
     async def listen(self) -> None:
         """Carry messages to the watches, for ever."""

@@ -112,7 +112,7 @@ class TenantsRig:
         async with redis.asyncio.Redis.from_url(self.redis_url) as client:
             await client.flushdb()
         for replica in self.replicas:
-            replica.core.sandboxes._alive.clear()
+            replica.core.liveness._over._known.clear()
 
     async def engine(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the engine itself, with its key."""

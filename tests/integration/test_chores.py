@@ -25,12 +25,12 @@ async def test_a_job_whose_lists_were_lost_is_listed_again_by_whoever_looks(here
     core = await here.replica()
     box = await here.sandbox(core)
     id = await submit(core, box, "sleep 60")
-    await core.follower.look(id)
+    await core.polls.poll(id)
     for name, command in ((keys.looks(id), "ZREM"), (keys.active(box), "SREM")):
         await core.store._link.command(command, name, id)  # type: ignore[attr-defined]
     assert await core.store.active_of(box) == []
 
-    await core.follower.look(id)
+    await core.polls.poll(id)
 
     assert await core.store.active_of(box) == [id]
     await core.jobs.cancel("default", id)
@@ -148,7 +148,7 @@ async def test_an_entry_that_is_no_id_holds_up_no_other(core: Core, box: str, re
         id = await submit(core, box, "echo said")
         page, text = await follow(core, id)
         assert (page.exit_code, text) == (0, "said\n")
-        listed = await core.jobs.list(
+        listed = await core.job_list.page(
             "default", sandbox_id=None, states=set(), metadata={}, page_size=10, page_token=None
         )
         assert [job.command_id for job in listed.items] == [id]
@@ -172,7 +172,9 @@ async def test_a_record_that_can_not_be_read_is_left_out_of_the_list__and_counte
         await follow(core, id)
     with redis_server.client() as client:
         client.set(keys.claim(ids[1]), raw)
-    page = await core.jobs.list("default", sandbox_id=None, states=set(), metadata={}, page_size=10, page_token=None)
+    page = await core.job_list.page(
+        "default", sandbox_id=None, states=set(), metadata={}, page_size=10, page_token=None
+    )
     assert [job.command_id for job in page.items] == [ids[2], ids[0]]
     assert len(counted) == 1
     assert ids[1] in [row.command_id for row in await core.store.jobs(
@@ -186,7 +188,7 @@ async def test_a_sandbox_whose_record_can_not_be_read_is_left_out_of_the_list(
     another = await here.sandbox(core)
     with redis_server.client() as client:
         client.set(keys.sandbox(another), b"{")
-    page = await core.sandboxes.list("default", metadata={}, states=set(), page_size=200, page_token=None)
+    page = await core.sandbox_list.page("default", metadata={}, states=set(), page_size=200, page_token=None)
     found = [sandbox.sandbox_id for sandbox in page.items]
     assert box in found
     assert another not in found

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.core import expiry, identity, submitting
+from service.core import expiry, identity, polls
 from service.messages import CreateSandbox, Exec, SubmitJob
 from tests.integration.core_rig import Rig
 from tests.integration.cost_rig import Meter, Spent, metered
@@ -86,7 +86,7 @@ class Bench:
 @pytest.fixture
 async def bench(here: Rig, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     """Warm: scripts, connections, the route and the startup variables."""
-    monkeypatch.setattr(submitting, "FIRST_LOOKS", (MAY_START, 0.4, 0.8, 1.6, 3.2))
+    monkeypatch.setattr(polls, "FIRST_POLLS", (MAY_START, 0.4, 0.8, 1.6, 3.2))
     monkeypatch.setattr(expiry, "TOGETHER", 0.3)
     async with metered(here) as meter:
         made = Bench(meter, "")

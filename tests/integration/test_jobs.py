@@ -349,7 +349,7 @@ async def test_pages_of_jobs_neither_repeat_nor_skip_while_jobs_come(core: Core,
     seen: list[str] = []
     token = None
     while True:
-        page = await other.jobs.list(
+        page = await other.job_list.page(
             "default", sandbox_id=box, states=set(), metadata={}, page_size=2, page_token=token
         )
         seen += [job.command_id for job in page.items]
@@ -366,7 +366,7 @@ async def test_jobs_are_listed_by_state_and_metadata(core: Core, box: str) -> No
     await follow(core, ended)
 
     async def ids(states: set[JobState], metadata: dict[str, str]) -> list[str]:
-        page = await core.jobs.list(
+        page = await core.job_list.page(
             "default", sandbox_id=None, states=states, metadata=metadata, page_size=50, page_token=None
         )
         return [job.command_id for job in page.items]

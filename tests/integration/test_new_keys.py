@@ -46,7 +46,7 @@ async def test_an_old_reading_of_a_sandbox_is_not_written_back_as_this_rediss_ow
     core: Core, other: Core, box: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await submit(core, box, "echo one; sleep 2", "key")
-    known = await core.sandboxes.known("default", box)
+    known = await core.access.known("default", box)
     with redis_server.client() as client:
         client.flushall()
     await core.sandbox_records.amend(box, known, ready=False)

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from service import errors
-from service.core import identity, jobs, looking, reconciling, records
+from service.core import identity, records, submitting, trouble
 from service.core.app import Core
+from service.core.decisions import Change, Decision
 from service.core.fence import Boot
-from service.core.looking import token_of
 from service.core.records import JobBody
 from service.core.states import ClaimState
 from service.messages import Exec, ExecText, JobState, Reason, SubmitJob
@@ -32,8 +32,7 @@ TOKEN = 't=$(tr "\\0" " " </proc/$PPID/cmdline | grep -o "[0-9a-f]\\{32\\}" | he
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """What can't be proved is given up soon."""
-    monkeypatch.setattr(looking, "DEADLINE_GRACE", 2.0)
-    monkeypatch.setattr(reconciling, "DEADLINE_GRACE", 2.0)
+    monkeypatch.setattr(trouble, "DEADLINE_GRACE", 2.0)
 
 
 async def job(core: Core, id: str) -> tuple[Record, JobBody]:
@@ -50,7 +49,7 @@ def looked_at_when_over(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look at each command comes when it is over."""
     confirm = core.reconciler.confirm
 
-    async def late(record: Record, body: JobBody) -> Record | JobBody:
+    async def late(record: Record, body: JobBody) -> Decision | JobBody:
         assert body.engine_id is not None
         while (await core.engine.status(body.sandbox_id, body.engine_id)).running:
             await asyncio.sleep(0.05)
@@ -159,8 +158,7 @@ async def test_a_void_of_another_mark_sends_nothing_again(
     core: Core, box: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job ran; what stands in place of its fence is a void that was not made under its dispatch's mark."""
-    monkeypatch.setattr(looking, "DEADLINE_GRACE", 2.0)
-    monkeypatch.setattr(reconciling, "DEADLINE_GRACE", 2.0)
+    monkeypatch.setattr(trouble, "DEADLINE_GRACE", 2.0)
     void = f'echo "void another 1" >{core.settings.fence_dir}/$t'
     command = f'echo x >>ran; {TOKEN}; {void}; echo "oncebox-fence $t void another 1"'
     id = await submit(core, box, command, timeout=2)
@@ -212,7 +210,7 @@ async def voided_then_ran(core: Core, box: str, redis_server: RedisServer, comma
     id = identity.command_id(box, identity.job_ref(identity.job_digest("default", box, "key")))
     mark = await core.fences.boot(box)
     assert mark is not None
-    assert (await core.fences.void(box, token_of(id, 1), mark.text)).outcome == "voided"
+    assert (await core.fences.void(box, identity.token_of(id, 1), mark.text)).outcome == "voided"
     assert await submit(core, box, command, "key") == id
 
     async def runs() -> bool:
@@ -254,11 +252,11 @@ async def test_after_redis_lost_its_data_another_exec_gets_no_result_of_a_first_
 async def test_a_keyed_submission_whose_command_is_not_confirmed_is_no_answer_yet(
     core: Core, box: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "CONFIRMED_WAIT", 0.5)
+    monkeypatch.setattr(submitting, "CONFIRMED_WAIT", 0.5)
     confirm = core.reconciler.confirm
 
-    async def not_yet(record: Record, _: JobBody) -> Record:
-        return record
+    async def not_yet(record: Record, body: JobBody) -> Decision:
+        return Change(state=record.state, body=body, notify=False)
 
     monkeypatch.setattr(core.reconciler, "confirm", not_yet)
     assert await submit(core, box, "exit 3", None), "no other request can have this key"
@@ -297,14 +295,14 @@ async def test_another_request_waits_until_the_run_is_confirmed(
 ) -> None:
     """Nobody is told that a key is used, by a record that may yet turn out to be of another's run."""
     hasty = await here.replica(claim_wait=0.3)
-    monkeypatch.setattr(jobs, "CONFIRMED_WAIT", 0.3)
+    monkeypatch.setattr(submitting, "CONFIRMED_WAIT", 0.3)
     sends = Held(core.engine.submit)
     monkeypatch.setattr(core.engine, "submit", sends)
     first = asyncio.ensure_future(submit(core, box, "exit 3", "key"))
     await sends.reached.wait()
     with pytest.raises(errors.OutcomeUnknown):
         await submit(hasty, box, "exit 4", "key")
-    monkeypatch.setattr(jobs, "CONFIRMED_WAIT", 30.0)
+    monkeypatch.setattr(submitting, "CONFIRMED_WAIT", 30.0)
     sends.go.set()
     with pytest.raises(errors.IdempotencyKeyReused):
         await submit(hasty, box, "exit 4", "key")
@@ -351,7 +349,7 @@ async def test_a_stale_owner_that_has_sent_is_not_told_that_nothing_ran_because_
     async def refused(*_: Any, **__: Any) -> Boot:
         raise errors.SandboxNotRunning(sandbox_id=box)
 
-    monkeypatch.setattr(other.submitter, "_surroundings", refused)
+    monkeypatch.setattr(other.preparation, "_surroundings", refused)
     with pytest.raises(errors.SandboxNotRunning):
         await submit(other, box, "echo y >>ran", "key")
     sends.go.set()
@@ -369,17 +367,17 @@ async def test_after_its_grace_a_replica_sends_no_next_attempt(core: Core, other
     id = identity.command_id(box, identity.job_ref(identity.job_digest("default", box, "key")))
     mark = await core.fences.boot(box)
     assert mark is not None
-    await core.fences.void(box, token_of(id, 1), mark.text)
-    first_look = core.follower.look
+    await core.fences.void(box, identity.token_of(id, 1), mark.text)
+    first_look = core.polls.poll
     seen: list[str] = []
 
     async def late(command_id: str, record: Record | None = None) -> Record | None:
         """The grace ends between the submission and its first look."""
-        await core.claims.drain(0.0)
+        await core.ownership.drain(0.0)
         seen.append(command_id)
         return await first_look(command_id, record)
 
-    core.follower.look = late  # type: ignore[method-assign, assignment]
+    core.polls.poll = late  # type: ignore[method-assign, assignment]
     sent: list[str] = []
     submitted = core.engine.submit
 
@@ -411,11 +409,11 @@ async def test_what_was_reopened_as_the_grace_ended_is_given_back(core: Core, bo
         id, token=identity.random_token(), owner="me", lease=60.0, body=records.encode(body), request=b"{}"
     )
     assert ours
-    await core.claims.drain(0.0)
+    await core.ownership.drain(0.0)
 
     async def work(_: Record) -> Record | None:
         pytest.fail("a replica whose grace is over takes nothing")
 
-    await core.claims.take_up(mine, work)
+    await core.ownership.take_up(mine, work)
     record, _ = await job(core, id)
     assert record.lease_expired

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from service import errors
-from service.core import execs, expiry, looking, records
+from service.core import expiry, foreground, observe, records, trouble
 from service.core.answers import ExecEvent
 from service.core.app import Core
+from service.core.decisions import Change
 from service.core.fence import Ready
 from service.core.states import ClaimState
 from service.messages import CreateSandbox, Exec, ExecJobOutput, ExecResult, ExecText, JobOutput, JobState, SubmitJob
@@ -79,7 +80,7 @@ async def has_fence(core: Core, id: str) -> bool:
 async def test_a_job_in_a_paused_sandbox_is_not_lost_when_its_deadline_passes(
     core: Core, box: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "DEADLINE_GRACE", 0.5)
+    monkeypatch.setattr(trouble, "DEADLINE_GRACE", 0.5)
     id = await submit(core, box, "echo said; sleep 60", timeout=2)
     await eventually(lambda: has_fence(core, id))
     record = await core.store.get(id)
@@ -89,7 +90,8 @@ async def test_a_job_in_a_paused_sandbox_is_not_lost_when_its_deadline_passes(
         await asyncio.sleep(1.2)
         record = await core.store.get(id)
         assert record is not None
-        record = await core.looker.troubled(record, records.job_body(record))
+        found = await trouble.of_run(core.engine, record, records.job_body(record))
+        record = await core.ledger.apply(record, found)
     assert record.state.active
     await core.sandboxes.resume("default", box)
     page, _ = await follow(core, id)
@@ -99,7 +101,7 @@ async def test_a_job_in_a_paused_sandbox_is_not_lost_when_its_deadline_passes(
 async def test_a_job_that_prints_all_the_time_keeps_its_sandbox_too(
     here: Rig, core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "EXPIRY_EVERY", 1.0)
+    monkeypatch.setattr(observe, "EXPIRY_EVERY", 1.0)
     answer = await core.sandboxes.create("default", CreateSandbox(timeout=60), None)
     box = answer.value.sandbox_id
     await here.dev("faults", {"renew_reply": "drop_before"})
@@ -117,7 +119,7 @@ async def test_a_job_that_is_over_does_not_lengthen_a_renewal(core: Core, box: s
     id = await submit(core, box, "true", timeout=14_000)
     await follow(core, id)
     await core.store._link.command("SADD", keys.active(box), id)  # type: ignore[attr-defined]
-    before = await core.clock()
+    before = await core.store.now() / 1000
     sandbox = await core.sandboxes.renew("default", box, 60)
     assert sandbox.expires_at is not None
     assert sandbox.expires_at < str(records.rfc3339(before + 300))
@@ -236,21 +238,21 @@ async def test_what_a_job_wrote_is_recorded_before_a_delete_though_others_look_a
     id = await submit(core, box, "sleep 1; seq 200000; sleep 60")
     await eventually(lambda: has_fence(core, id))
     looks = [0]
-    write = core.looker.write
+    write = core.ledger.apply
 
-    async def raced(record: Record, *args: Any, **more: Any) -> Record:
+    async def raced(record: Record, change: Change) -> Record:
         """Another replica's look comes first, once."""
         looks[0] += 1
         if looks[0] == 1:
             seen = await other.store.get(id)
             assert seen is not None
-            await other.looker.write(seen, seen.state, records.job_body(seen), quiet=True)
-        return await write(record, *args, **more)
+            await other.ledger.apply(seen, Change(state=seen.state, body=records.job_body(seen), notify=False))
+        return await write(record, change)
 
     await asyncio.sleep(2)
-    core.looker.write = raced  # type: ignore[method-assign]
-    await core.follower.record_before_delete(box)
-    core.looker.write = write  # type: ignore[method-assign]
+    core.ledger.apply = raced  # type: ignore[method-assign, assignment]
+    await core.polls.record_before_delete(box)
+    core.ledger.apply = write  # type: ignore[method-assign]
     span = await core.store.output_span(id)
     assert span is not None
     assert span[1] == sum(len(str(n)) + 1 for n in range(1, 200_001))
@@ -291,12 +293,12 @@ async def test_the_output_of_a_paused_sandbox_does_not_wait_for_its_daemon(
     await eventually(lambda: recorded(core, running, b"said\n"))
     await core.sandboxes.pause("default", box)
     monkeypatch.setattr("service.core.reading.EXTENT", 3600.0)
-    refreshed = core.follower.refreshed
+    refreshed = core.poller.refreshed
 
     async def patient(record: Record) -> Record:
         return await refreshed(record, timeout=3600.0)
 
-    core.follower.refreshed = patient  # type: ignore[method-assign, assignment]
+    core.poller.refreshed = patient  # type: ignore[method-assign, assignment]
 
     async def silent(*_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
@@ -353,7 +355,7 @@ async def test_a_job_s_end_gives_back_the_time_that_it_took(core: Core) -> None:
         """From now on, by the engine itself."""
         told = (await core.engine.get_sandbox(box)).expires_at
         assert told is not None
-        return least < told - await core.clock() < most
+        return least < told - await core.store.now() / 1000 < most
 
     await eventually(lambda: kept(1000, 1000 + expiry.MARGIN + expiry.STEP + 5))
     await execute(core, box, "touch over")
@@ -410,7 +412,7 @@ async def test_a_look_for_readiness_does_not_bring_back_what_was_deleted(core: C
 async def test_a_reader_who_takes_nothing_does_not_hold_up_the_result(
     core: Core, box: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execs, "STALLED", 0.5)
+    monkeypatch.setattr(foreground, "STALLED", 0.5)
     request = Exec(sandbox_id=box, command="seq 100000; exit 7", timeout=60)
     events: list[ExecEvent] = []
     async with asyncio.timeout(40):

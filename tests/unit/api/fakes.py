@@ -61,8 +61,8 @@ class FakeCore:
     output: bytes = b"hi\n"
 
     def __post_init__(self) -> None:
-        self.sandboxes = _Sandboxes(self)
-        self.jobs = _Jobs(self)
+        self.sandboxes = self.sandbox_list = _Sandboxes(self)
+        self.jobs = self.job_list = _Jobs(self)
         self.execs = _Execs(self)
         self.rates = self
         self.started = 0
@@ -116,7 +116,7 @@ class _Sandboxes:
         self.core.note("get", tenant=tenant, sandbox_id=sandbox_id)
         return SANDBOX
 
-    async def list(self, tenant: str, *, share: Share, **asked: Any) -> SandboxPage:
+    async def page(self, tenant: str, *, share: Share, **asked: Any) -> SandboxPage:
         self.core.note("list", tenant=tenant, **asked)
         return SandboxPage(items=[SANDBOX])
 
@@ -155,7 +155,7 @@ class _Jobs:
         job = JobOutput(command_id=command_id, sandbox_id="sb", state=JobState.RUNNING, cursor="c1")
         return OutputPage(msgspec.structs.replace(job, encoding=asked["encoding"]), self.core.output)
 
-    async def list(self, tenant: str, *, share: Share, **asked: Any) -> JobPage:
+    async def page(self, tenant: str, *, share: Share, **asked: Any) -> JobPage:
         self.core.note("list", tenant=tenant, **asked)
         return JobPage(items=[JOB])
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from service.core import identity
-from service.core.execs import Execs
+from service.core.foreground import Foreground, Listener
 from service.core.records import JobBody
 from service.core.states import ClaimState
+from service.core.telemetry import NullTelemetry
 from service.engine.execd import Execd
 from service.ports.engine import CommandEvent, CommandSpec
 from service.ports.store import Record
@@ -79,8 +80,11 @@ async def test_an_exec_whose_record_can_t_be_written_leaves_no_stream_behind() -
         assert running[0]
         raise RuntimeError("no record")
 
-    core: Any = SimpleNamespace(engine=SimpleNamespace(stream=stream), submitter=SimpleNamespace(accepted=accepted))
+    engine: Any = SimpleNamespace(stream=stream)
+    ledger: Any = SimpleNamespace(accept=accepted)
+    other: Any = None
+    foreground = Foreground(other, engine, other, ledger, other, NullTelemetry(), keep=1)
     body = JobBody(tenant="t", sandbox_id="s", fingerprint="f", command="x", timeout=1, submitted_at=0.0)
     with pytest.raises(RuntimeError) as kept:  # its traceback keeps the generator alive
-        await Execs(core).send_alone(MINE, body, CommandSpec(command="x", timeout=1))
+        await foreground.run(MINE, body, CommandSpec(command="x", timeout=1), Listener.nobody())
     assert not running[0], kept

@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from service.core import identity, records
-from service.core.execs import Execs, Told
+from service.core.decisions import Change
 from service.core.fence import Fence
+from service.core.foreground import Foreground, Told
 from service.core.records import JobBody
 from service.core.states import ClaimState
+from service.core.telemetry import NullTelemetry
 from service.messages import JobState
 from service.ports.engine import CommandEvent, FileRange, Unclear
 from service.ports.store import Record
@@ -38,14 +40,12 @@ class World:
     def __init__(self, fence: Fence | Exception | None, other: Record | None = None) -> None:
         self.written: list[tuple[ClaimState, JobBody, Any]] = []
         self._fence, self._other = fence, other
-        core: Any = SimpleNamespace(
-            fences=self, engine=self, looker=self, clock=self.clock, settings=SimpleNamespace(record_output=100),
-            pace=SimpleNamespace(besides=lambda reads: None),
-        )  # fmt: skip
-        self.execs = Execs(core)
+        me: Any = self
+        pace: Any = SimpleNamespace(charge=lambda reads: None)
+        self.foreground = Foreground(me, me, me, me, pace, NullTelemetry(), keep=100)
 
-    async def clock(self) -> float:
-        return 102.0
+    async def now(self) -> int:
+        return 102_000
 
     async def read(self, *_: Any) -> Fence | None:
         if isinstance(self._fence, Exception):
@@ -59,9 +59,9 @@ class World:
         data = path.rpartition(".")[2].encode()
         return FileRange(offset, data, len(data))
 
-    async def write(self, record: Record, state: ClaimState, body: JobBody, *, streams: Any) -> Record:
-        self.written.append((state, body, streams))
-        return self._other or msgspec.structs.replace(record, state=state, body=records.encode(body))
+    async def apply(self, record: Record, change: Change) -> Record:
+        self.written.append((change.state, change.body, change.streams))
+        return self._other or msgspec.structs.replace(record, state=change.state, body=records.encode(change.body))
 
 
 def told(*events: CommandEvent) -> Told:
@@ -76,7 +76,7 @@ BEGUN = CommandEvent(type="init", text="abc", at=100.0)
 
 async def test_an_exec_whose_fence_agrees_is_closed_as_its_stream_told() -> None:
     world = World(OURS)
-    closed = await world.execs._closed(accepted(), told(BEGUN, ENDED))
+    closed = await world.foreground._closed(accepted(), told(BEGUN, ENDED))
     assert closed is not None
     [(state, body, streams)] = world.written
     assert state is ClaimState.CLOSED
@@ -111,11 +111,11 @@ LEFT: dict[str, tuple[Fence | Exception | None, list[CommandEvent], Record]] = {
 async def test_an_exec_is_left_to_a_look_where_anything_differs(case: str) -> None:
     fence, events, record = LEFT[case]
     world = World(fence)
-    assert await world.execs._closed(record, told(*events)) is None
+    assert await world.foreground._closed(record, told(*events)) is None
     assert not world.written
 
 
 async def test_an_exec_that_was_cancelled_meanwhile_is_left_to_a_look() -> None:
     record = accepted()
     world = World(OURS, msgspec.structs.replace(record, revision=4, cancel=True))
-    assert await world.execs._closed(record, told(BEGUN, ENDED)) is None
+    assert await world.foreground._closed(record, told(BEGUN, ENDED)) is None

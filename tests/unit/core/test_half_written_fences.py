@@ -3,7 +3,7 @@
 import pytest
 
 from service.core.fence import parse_fence
-from service.core.looking import learnt
+from service.core.observe import learnt
 from service.core.records import JobBody
 
 WHOLE = b"fp=abc\ntimeout=60\npid=7\nlog=/tmp/0a1b.output\n"

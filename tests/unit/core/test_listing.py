@@ -1,15 +1,15 @@
 """Lists of sandboxes over an engine that pages by offset."""
 
 import random
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core import listing, records
-from service.core.app import Core
+from service.core.listing import SandboxList
+from service.core.telemetry import NullTelemetry
 from service.messages import SandboxPage, SandboxState
 from service.ports.engine import SandboxInfo, SandboxListing
 
@@ -46,8 +46,9 @@ class Store:
         return None
 
 
-def core_on(engine: Engine) -> Core:
-    return cast(Core, SimpleNamespace(engine=engine, store=Store(), settings=SimpleNamespace(secret=None)))
+def on(engine: Any) -> SandboxList:
+    store: Any = Store()
+    return SandboxList(store, engine, NullTelemetry(), secret=None)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,8 +59,8 @@ def small_pages() -> Any:
         yield
 
 
-async def page_of(core: Core, size: int, token: str | None) -> SandboxPage:
-    return await listing.sandboxes(core, "alice", metadata={}, states=set(), page_size=size, page_token=token)
+async def page_of(sandboxes: SandboxList, size: int, token: str | None) -> SandboxPage:
+    return await sandboxes.page("alice", metadata={}, states=set(), page_size=size, page_token=token)
 
 
 @given(
@@ -76,7 +77,7 @@ async def test_pages_have_everything_once_newest_first_whatever_was_made_at_one_
     seen: list[SandboxInfo] = []
     token: str | None = None
     while True:
-        page = await page_of(core_on(engine), size, token)
+        page = await page_of(on(engine), size, token)
         by_id = {info.id: info for info in engine.items}
         seen += [by_id[item.sandbox_id] for item in page.items]
         token = page.next_page_token
@@ -98,5 +99,5 @@ async def test_an_engine_that_promises_another_page_for_ever_is_not_asked_for_ev
         return SandboxListing(items=[], has_next=True)
 
     engine.list_sandboxes = promises  # type: ignore[method-assign]
-    assert (await page_of(core_on(engine), 5, None)).next_page_token is None
+    assert (await page_of(on(engine), 5, None)).next_page_token is None
     assert engine.pages_read == 1

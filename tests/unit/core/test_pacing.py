@@ -39,7 +39,7 @@ def test_the_pace_is_that_of_the_design(pace: Pace, active: int, seconds: float)
 async def test_all_queues_together_move_at_one_pace(store: NotingStore, pace: Pace, active: int) -> None:
     pace.active = active
     for number in range(2000):
-        await pace.turn(f"cmd_{number}")
+        await pace.poll_slot(f"cmd_{number}")
     queues = {queue: what["interval"] for queue, _, what in store.asked}
     assert len(queues) == max(1, active // JOBS_A_QUEUE)
     a_second = sum(1 / interval for interval in queues.values())
@@ -49,13 +49,13 @@ async def test_all_queues_together_move_at_one_pace(store: NotingStore, pace: Pa
 async def test_a_job_stays_in_its_queue(store: NotingStore, pace: Pace) -> None:
     pace.active = 50_000
     for _ in range(3):
-        await pace.turn("cmd_1")
+        await pace.poll_slot("cmd_1")
     assert len({queue for queue, _, _ in store.asked}) == 1
 
 
 async def test_reads_besides_are_told_once(store: NotingStore, pace: Pace) -> None:
-    pace.besides()
-    pace.besides(3)
-    await pace.turn("cmd_1")
-    await pace.turn("cmd_2")
+    pace.charge()
+    pace.charge(3)
+    await pace.poll_slot("cmd_1")
+    await pace.poll_slot("cmd_2")
     assert [what["more"] for _, _, what in store.asked] == [4, 0]

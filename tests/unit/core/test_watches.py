@@ -5,7 +5,7 @@ from typing import Any
 
 from service.core.states import ClaimState
 from service.core.tasks import Tasks
-from service.core.watching import Watch, Watches
+from service.core.watching import POLL, Board, Watch, Watches
 from service.ports.store import Record
 
 
@@ -16,10 +16,10 @@ def record(revision: int, token: str = "a", *, epoch: int = 1, now: int | None =
     )  # fmt: skip
 
 
-async def woken(watch: Watch, new: Record | None, *, quiet: bool = False) -> bool:
+async def woken(watch: Watch, new: Record | None, *, notify: bool = True) -> bool:
     waiter = asyncio.create_task(watch.change(0.02))
     await asyncio.sleep(0)
-    watch.put(new, quiet=quiet)
+    watch.put(new, notify=notify)
     return await waiter
 
 
@@ -50,7 +50,7 @@ async def test_a_reading_from_before_a_retry_reopened_the_claim_does_not_take_it
 async def test_a_quiet_change_is_kept_and_wakes_nobody() -> None:
     watch = Watch()
     watch.put(record(1))
-    assert not await woken(watch, record(2), quiet=True)
+    assert not await woken(watch, record(2), notify=False)
     assert watch.record == record(2)
     assert not await woken(watch, record(2)), "nor when it is read again"
 
@@ -58,8 +58,8 @@ async def test_a_quiet_change_is_kept_and_wakes_nobody() -> None:
 async def test_a_quiet_change_after_one_that_was_not_seen_wakes() -> None:
     watch = Watch()
     watch.put(record(1))
-    assert await woken(watch, record(3), quiet=True), "the second may have been news"
-    assert await woken(watch, record(1, token="b", now=9), quiet=True)
+    assert await woken(watch, record(3), notify=False), "the second may have been news"
+    assert await woken(watch, record(1, token="b", now=9), notify=False)
 
 
 class Reads:
@@ -74,10 +74,14 @@ class Reads:
         return self.stands
 
 
+async def again(_: Record) -> float:
+    return POLL
+
+
 async def test_what_was_read_this_moment_is_not_read_again_until_it_changes() -> None:
     store: Any = Reads()
     tasks = Tasks()
-    watches = Watches(store, tasks)
+    watches = Watches(Board(), store, tasks, again)
     async with watches.of("cmd_1", record(1)) as watch:
         assert watch.record == record(1)
         await asyncio.sleep(0.05)

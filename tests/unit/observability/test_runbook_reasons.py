@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from service.api import system
-from service.core import app
+from service.core import readiness
 from service.store import trouble
 
 RUNBOOK = Path(__file__).parents[3] / "docs/observability.md"
@@ -21,7 +21,7 @@ def quoted() -> list[str]:
 def said() -> str:
     """Every sentence that a replica may give as a reason."""
     sentences = [*trouble._CODES.values(), *(text for _, text in trouble._SENTENCES)]
-    return "\n".join([*sentences, inspect.getsource(app), inspect.getsource(system)])
+    return "\n".join([*sentences, inspect.getsource(readiness), inspect.getsource(system)])
 
 
 def test_the_runbook_names_no_reason_that_does_not_exist() -> None:
