@@ -11,7 +11,7 @@ prints one line, `{"url": "http://127.0.0.1:PORT", "isolation": "bwrap"}`, when 
 stderr. The API key is taken from `OPEN_SANDBOX_API_KEY`; without one none is asked for. See `isolation` for
 what a sandbox is, `dev_controls` for faults on order.
 
-It knows nothing of the rest of Oncebox.
+It knows nothing of the rest of Oncebox but how log lines are written (`service.log_writer`).
 """
 
 from __future__ import annotations

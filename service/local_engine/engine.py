@@ -19,6 +19,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from service.log_writer import LogWriter
+
 from . import scratch, wire
 from .isolation import choose
 from .sandboxes import Sandboxes, new_engine_name
@@ -212,7 +214,8 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the engine from the command line; the process's exit code."""
     options, exit_with_stdin = parse_arguments(argv)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    handler = LogWriter(sys.stderr.fileno())
+    logging.basicConfig(handlers=[handler], level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     try:
         asyncio.run(run(options, exit_with_stdin))
     except (RuntimeError, OSError) as error:

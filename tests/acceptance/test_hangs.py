@@ -8,7 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+import urllib3
 
 from service.tenants import key_digest
 from tests.acceptance.http_rig import SERVE, Replica
@@ -80,10 +82,20 @@ os.stat = slow
 
 def test_a_log_that_nobody_reads_holds_up_nothing(spawn: Spawner) -> None:
     program = f"{FULL_PIPE}\nfull_pipe(2)\n{SERVE}"
-    replica = Replica(spawn, {"ONCEBOX_ENGINE_URL": "http://127.0.0.1:1", **SHORT}, program=program)
+    replica = Replica(spawn, SHORT, program=program)
     for _ in range(5):
         assert replica.ask("GET", "/v1/nowhere").status == 404, "with a line in the log"
+    assert replica.sandbox(), "its local engine has the same standard error"
     assert ends(replica) == 0
+
+
+def test_a_local_engine_whose_log_nobody_reads_goes_on(spawn: Spawner) -> None:
+    program = f"{FULL_PIPE}\nfull_pipe(2)\nimport sys\nfrom service.local_engine import main\nsys.exit(main())"
+    engine = spawn([sys.executable, "-P", "-c", program, "--isolation", "plain"], name="engine")
+    url = msgspec.json.decode(engine.wait_for_line(r'^\{"url".*$')[0])["url"]
+    assert urllib3.request("GET", f"{url}/health").status == 200, "it has warned that its sandboxes are not kept apart"
+    engine.send(signal.SIGTERM)
+    assert engine.wait(timeout=ENDS) == 0
 
 
 def test_a_standard_output_that_nobody_reads_holds_up_nothing(spawn: Spawner) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.server import logs
-from service.server.logs import JsonLines, Lines
+from service import log_writer
+from service.log_writer import LogWriter
+from service.server.logs import JsonLines
 
 
 @pytest.fixture
@@ -21,8 +22,8 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-def handler_on(descriptor: int) -> Lines:
-    handler = Lines(descriptor)
+def handler_on(descriptor: int) -> LogWriter:
+    handler = LogWriter(descriptor)
     handler.setFormatter(JsonLines())
     return handler
 
@@ -44,8 +45,8 @@ def test_lines_come_in_order_and_all_of_them_before_the_end(pipe: tuple[int, int
 def test_what_nobody_takes_is_bounded_and_how_much_was_lost_is_told(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MOST_WAITING", 200_000)
-    monkeypatch.setattr(logs, "LAST_LINES", 0.1)
+    monkeypatch.setattr(log_writer, "MOST_WAITING", 200_000)
+    monkeypatch.setattr(log_writer, "LAST_LINES", 0.1)
     out, into = pipe
     handler = handler_on(into)
     for _ in range(1000):
