@@ -12,6 +12,7 @@ from service.api.auth import Authenticator, OneTenant
 from service.api.middleware import Auth, Body, Edge, Guard, Keys
 from service.api.observing import Observed, Observer
 from service.api.rates import Rates
+from service.api.turns import Turns
 from service.errors import NotFound
 from service.settings import SettingsError
 
@@ -69,7 +70,7 @@ class Application:
         public = [path for endpoint in self.endpoints if not endpoint.tenant for path in endpoint.paths]
         self._body = Body(router, room=self.core.room)
         limited = Rates(self._body, core=self.core, makes=makes)
-        app: ASGIApp = Auth(limited, authenticator=self.authenticator, public=public)
+        app: ASGIApp = Auth(Turns(limited), authenticator=self.authenticator, public=public)
         app = Keys(Guard(app, local=local), makes=makes)
 
         def route_of(path: str) -> str | None:

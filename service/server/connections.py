@@ -50,8 +50,8 @@ HEAD_BYTES = 32 * 1024
 MAX_CONNECTIONS = 10_000
 DESCRIPTORS = 65_536
 """The soft limit of open files that ``raise_descriptors`` asks for."""
-ACCEPTED_AT_ONCE = 64
-"""Connections in one turn of the event loop."""
+ACCEPTED_AT_ONCE = 4
+"""Connections in one turn of the event loop: each new one makes the next turns longer for all others."""
 PAUSE_SECONDS = 0.2
 """Between two tries to accept where there is no room."""
 IDLE_SECONDS = 1.0

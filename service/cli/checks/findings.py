@@ -51,6 +51,16 @@ def judge_settings(settings: Settings, unknown: str | None = None) -> list[Findi
         settings.check_serving(workers=1)
     except SettingsError as error:
         found.append(wrong("settings", str(error), "Bind to 127.0.0.1, or name a file of tenants in ONCEBOX_TENANTS."))
+    if settings.lease > settings.claim_wait:
+        found.append(
+            warning(
+                "lease",
+                f"ONCEBOX_LEASE ({settings.lease:g} s) is longer than ONCEBOX_CLAIM_WAIT ({settings.claim_wait:g} s): "
+                "a retry after a replica was killed is answered before it can be taken over, and its job may then fail "
+                "as replica_lost",
+                "Let ONCEBOX_LEASE be the shorter one.",
+            )
+        )
     if settings.tenants is not None:
         found.append(_judge_tenants(settings.tenants, settings.secret))
     return found or [ok("settings", "every value can be used")]

@@ -59,6 +59,15 @@ def test_unknown_names_are_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lease", "claim_wait", "warned"), [(15.0, 20.0, False), (20.0, 20.0, False), (21.0, 20.0, True)]
+)
+def test_a_retry_that_does_not_outwait_a_lease_is_a_warning(lease: float, claim_wait: float, warned: bool) -> None:
+    findings = judge_settings(Settings(lease=lease, claim_wait=claim_wait))
+
+    assert verdicts(findings).get("lease") == ("warning" if warned else None)
+
+
+@pytest.mark.parametrize(
     ("content", "secret", "verdict"),
     (
         (f'[acme]\nkeys = ["{0:064}"]', None, "ok"),

@@ -88,3 +88,29 @@ async def test_the_longest_idle_makes_room_and_a_young_one_does_not(monkeypatch:
         assert (await second[0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
         for _, writer in (first, second, third):
             writer.close()
+
+
+async def test_connections_that_come_at_once_are_not_begun_at_once() -> None:
+    """Else each turn of the loop takes as long as a step of all of them, for those too who were there before."""
+    begun: list[int] = []
+
+    async def hello(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(5):  # an answer takes a few turns
+            await asyncio.sleep(0)
+        begun.append(len(serving._tasks))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    with contextlib.ExitStack() as sockets:
+        async with served(hello) as (serving, address):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(REQUEST)
+            await reader.readuntil(b"\r\n\r\n")
+            begun.clear()
+            for _ in range(100):
+                late = sockets.enter_context(socket.create_connection(address))
+                late.sendall(REQUEST)
+            writer.write(REQUEST)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            assert begun[0] < 75, "answered while most of them had not even been accepted"
+            writer.close()
