@@ -1,8 +1,8 @@
 """What happens around every request: small ASGI applications, outermost first.
 
 ``Edge`` (request id, problems, access log), ``Keys`` (Idempotency-Key), ``Guard`` (limits on the head, Host,
-Origin), ``Auth``, ``Turns`` (`api.turns`), ``Rates`` (`api.rates`), ``Body`` (read whole, bounded in size and time); then
-the routes.
+Origin), ``Auth``, ``Turns`` (`api.turns`), ``Rates`` (`api.rates`), ``Body`` (read whole, bounded in size and time);
+then the routes.
 """
 
 from __future__ import annotations
