@@ -25,6 +25,7 @@ import msgspec
 
 from service.core import fence_scripts as scripts
 from service.core import startup
+from service.messages import MAX_JOB_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +50,11 @@ and proves nothing: a command may end with it too.
 
 MESSAGE_LIFETIME = 3600
 """Seconds after which no copy of a submission can still arrive; far above every deadline on its way."""
+
+INPUT_LIFETIME = MAX_JOB_TIMEOUT + 2 * MESSAGE_LIFETIME
+"""Seconds after which no attempt can follow that would read an input that was written then: a void is met, or a job is
+lost, by its deadline and a grace.
+"""
 
 _RESERVED = re.compile(f"{SCRIPT_VARIABLE}(_[0-9]+)?")
 _TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -91,6 +97,8 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     log: str | None = None
     """Where the output goes: a background command's merged one, ``.stdout`` of a foreground one."""
+    apart: bool = False
+    """A background command whose stderr is in a file of its own (`stderr_beside`); the log has its stdout alone."""
     exit_code: int | None = None
     boot: str | None = None
     """Of a void: the text of the mark that it was made under (rule 2)."""
@@ -100,10 +108,11 @@ class Marker(msgspec.Struct, frozen=True):
     """A wrapper that ran nothing, and what it met.
 
     ``run``: the fence of another copy (``fingerprint`` is None where it can't be read, or not yet). ``void``.
-    ``boot``: another boot mark (rule 3). ``none``: no fence could be made (rule 5).
+    ``boot``: another boot mark (rule 3). ``none``: no fence could be made (rule 5). ``input``, ``apart``: before it
+    made a fence, it could not open the file with the command's input, or one for its stderr.
     """
 
-    met: Literal["run", "void", "boot", "none"]
+    met: Literal["run", "void", "boot", "none", "input", "apart"]
     fingerprint: str | None = None
 
 
@@ -153,7 +162,28 @@ def fence_path(directory: str, token: str) -> str:
     return f"{_directory(directory)}/{_token(token)}"
 
 
+def input_path(directory: str, random: str) -> str:
+    """A file for a command's input, beside its fence. ``random``: 32 hex digits, new for each upload: a late copy of
+    an upload must not write to a file that a command reads.
+    """
+    return f"{_directory(directory)}/.in.{_token(random)}"
+
+
+def stderr_beside(log: str) -> str:
+    """Where the stderr of a background command is, apart from its log."""
+    return log.removesuffix(".output") + ".stderr"
+
+
 # -- the wrapper
+
+
+class Streams(msgspec.Struct, frozen=True, kw_only=True):
+    """What the wrapper opens for a background or foreground command, before it makes the fence."""
+
+    stdin: str | None = None
+    """A file: absolute, or relative to the command's directory. None: there is no input."""
+    apart: bool = False
+    """A background command's stderr goes into a file beside its log."""
 
 
 def wrapper(
@@ -166,23 +196,24 @@ def wrapper(
     boot: str | None,
     timeout: int,
     inherited: Mapping[str, str] | None = None,
+    words: bool = False,
+    streams: Streams = Streams(),
 ) -> tuple[str, dict[str, str]]:
     """What to send to execd so that ``command`` runs once under ``token``: the text, and the environment.
 
     ``boot`` is the mark's text as read before the dispatch; None (no mark can be made) runs the command
     without a fence, and nothing at all where there is a mark by then. ``timeout`` (seconds) is noted for
     whoever finds the job by its fence. ``inherited``: the daemon's own startup variables, which ``env`` overrides.
+    ``words``: the command is a list of quoted words, run without a shell of its own.
     The exit code is the command's, 128 + n for signal n. Where nothing was run it is `NOTHING_RAN`, and the marker is
     printed (`parse_marker`).
     """
-    make, note = "", ""
-    if boot is not None:
-        make, note = scripts.MAKE + scripts.COMPARE + scripts.FILL, scripts.NOTE
     kept = startup.acting({**(inherited or {}), **env})
     carriers = {f"{SCRIPT_VARIABLE}_{number}": f"{name}={kept[name]}" for number, name in enumerate(kept)}
     settable = [f'"${carrier}"' for carrier, name in zip(carriers, kept, strict=True) if startup.settable(name)]
+    run = _run_words(kept) if words else _run(kept)
     script = _filled(
-        f"{scripts.BEGIN}{scripts.COMPARE}{make}{scripts.PREPARE}{_run(kept)}{note}exit $2\n",
+        _script(run, streams, fenced=boot is not None),
         FENCE=shlex.quote(fence_path(directory, token)),
         BOOT=shlex.quote(boot or ""),
         FINGERPRINT=shlex.quote(fingerprint),
@@ -191,10 +222,26 @@ def wrapper(
         CARRIERS=" ".join(carriers),
         KEPT=" ".join(f'"${name}"' for name in carriers),
         EXPORT=f"export {' '.join(settable)}" if settable else ":",
+        INPUT=shlex.quote(streams.stdin or ""),
+        APART="apart=stderr\\n" if streams.apart else "",
     )
     sent = {**env, **dict.fromkeys(kept, ""), **carriers, COMMAND_VARIABLE: command, SCRIPT_VARIABLE: script}
     # The token is in the text: a status read shows it, and the process's command line carries it.
     return f': {_token(token)};eval "${{{SCRIPT_VARIABLE}:?}}"', sent
+
+
+def _script(run: str, streams: Streams, *, fenced: bool) -> str:
+    """The wrapper's parts, in their order."""
+    make, note = (scripts.MAKE + scripts.COMPARE + scripts.FILL, scripts.NOTE) if fenced else ("", "")
+    aside = "" if streams.apart or streams.stdin is not None else scripts.ASIDE
+    inner = f"{make}{scripts.PREPARE}{aside}{run}{note}exit $2\n"
+    if streams.stdin is not None:
+        inner = scripts.OPEN_INPUT.replace("@INNER@", inner)
+    if streams.apart:
+        inner = scripts.OPEN_APART.replace("@INNER@", inner.replace("@UNDO@", scripts.UNDO_APART))
+    elif streams.stdin is not None:
+        inner = scripts.ASIDE + inner
+    return f"{scripts.BEGIN}{scripts.COMPARE}{inner}".replace("@UNDO@", "")
 
 
 def _run(kept: Mapping[str, str]) -> str:
@@ -202,6 +249,11 @@ def _run(kept: Mapping[str, str]) -> str:
     if not kept:
         return scripts.RUN
     return scripts.RUN_EXPORTED if all(map(startup.settable_in_bash, kept)) else scripts.RUN_WITH_ENV
+
+
+def _run_words(kept: Mapping[str, str]) -> str:
+    """How a program is started without a shell."""
+    return scripts.RUN_WORDS if all(map(startup.settable_in_bash, kept)) else scripts.RUN_WORDS_WITH_ENV
 
 
 # -- our own small commands
@@ -235,7 +287,7 @@ def clean(directory: str, tokens: Sequence[str], *, age: int, outputs: Sequence[
 
     ``tokens`` are attempts of jobs whose final record is written, voided attempts before them included;
     ``outputs`` further absolute paths of theirs. A run whose process lives is left alone; everything is,
-    where that can't be told.
+    where that can't be told. Inputs that no attempt can need any more go by their age alone: who reads one has it open.
 
     There is no race with a late arrival. A copy that came after the removal would run, but none can be under
     way: every hop has a deadline of minutes, and a fence's last write, which comes after its submission was
@@ -248,6 +300,7 @@ def clean(directory: str, tokens: Sequence[str], *, age: int, outputs: Sequence[
         directory,
         TOKENS=" ".join(map(_broken, tokens)) or "''",
         MINUTES=str(-(-max(age, MESSAGE_LIFETIME) // 60)),
+        INPUT_MINUTES=str(-(-max(age, INPUT_LIFETIME) // 60)),
         OUTPUTS=" ".join(map(shlex.quote, outputs)),
     )
 
@@ -265,7 +318,7 @@ def _text(text: str, directory: str, token: str = "0" * 32, random: str = "0" * 
 
 
 def _filled(text: str, **values: str) -> str:
-    filled = re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], text)
+    filled = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text)
     return re.sub(r"\n{2,}", "\n", filled).strip()
 
 
@@ -315,6 +368,7 @@ def parse_fence(data: bytes) -> Fence:
             timeout=_number(tags.get("timeout")),
             pid=_number(tags.get("pid")),
             log=_path(tags.get("log")),
+            apart=tags.get("apart") == "stderr",
             exit_code=_number(tags.get("exit")),
         )
     if not whole and (not data or data[:3] == b"fp="[: len(data)]):
@@ -337,8 +391,9 @@ def parse_marker(output: bytes, token: str) -> Marker | None:
     if line is None:
         return None
     met = line[1].decode("utf-8", "replace")
-    if met in ("boot", "none"):
-        return Marker("boot" if met == "boot" else "none")
+    for alone in ("boot", "none", "input", "apart"):
+        if met == alone:
+            return Marker(alone)
     if met.startswith("void "):
         return Marker("void")
     return Marker("run", met.removeprefix("fp=") if met.startswith("fp=") else None)

@@ -162,3 +162,18 @@ DIFFERENT = {
     "kills the group by its own number": "kill -s TERM -- -$$ 2>/dev/null; echo rc $?",
 }
 """What a fence does change: the shell that runs the command is a child of the group's leader."""
+
+WORDS: list[list[str]] = [
+    [],
+    [""],
+    ["", "", "a", ""],
+    ["a b", "  ", "\t", "\n", "a\nb\n"],
+    ["'", '"', "'\"'", "\\", "\\'", "`id`", "$(id)", "$HOME", "${HOME}", "$$", "$", "!", "!!"],
+    ["*", "/et[c]", "?", "{a,b}", "~", "~root", "#", "# a", ";", "&", "|", "<", ">", "2>&1", "&&", "(", ")"],
+    ["-n", "--", "-c", "--help", "a=b", "%s", "\\n", "@FENCE@", "@INPUT@", "oncebox-fence"],
+    ["žluťoučký kůň 🐎", "\u202e", "\x01\x7f\x1b[0m", "a\r"],
+    ["x" * 60_000, "y"],
+    ["'" * 18_000],
+    [str(number) for number in range(3000)],
+]
+"""Arguments that a shell would change."""

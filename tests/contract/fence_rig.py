@@ -10,11 +10,15 @@ import secrets
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import urllib.parse
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+import pytest
 
 from service.core import fence, startup
 from service.core.fence import Boot
@@ -44,6 +48,8 @@ class Ended:
     name: str = ""
     """The engine's id of the command."""
     status_size: int = 0
+    errors: bytes | None = None
+    """What it printed to its stderr, where that is apart."""
 
 
 class Place(Protocol):
@@ -67,12 +73,12 @@ class Place(Protocol):
         interrupt: float | None = None,
         settle: float = 0.0,
     ) -> Ended:
-        """Run a text to its end."""
+        """Run a text to its end, as the place's user."""
         ...
 
     def own(self, text: str) -> str:
-        """What one of Oncebox's own small commands prints."""
-        return self.run(text, dict.fromkeys(self.inherited, "")).output.decode()
+        """What one of Oncebox's own small commands prints, run as the daemon's user."""
+        ...
 
     def run_case(self, text: str, env: dict[str, str], case: Case) -> Ended:
         """Run a text with what is done to a case's command."""
@@ -109,6 +115,14 @@ class Shell(Place):
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     prefix: tuple[str, ...] = ()
     """A program that starts the shell in other surroundings."""
+    user: int | None = None
+    """Whose commands these are; None: the daemon's own user."""
+    umask: int = -1
+    """Of the daemon and all that it starts."""
+    stdin: Path | None = None
+    """What commands read that no fence gives an input to."""
+    apart: bool = False
+    """Whether the two outputs of commands are in two files from the start."""
     image: dict[str, str] = field(default_factory=dict)
     """What the daemon has in its environment, and hands on."""
 
@@ -136,23 +150,33 @@ class Shell(Place):
         """Why this shell can't be tried here, or None."""
         return None if shutil.which(name) else f"there is no {name} on this machine"
 
+    def own(self, text: str) -> str:
+        process, output = self.start(text, dict.fromkeys(self.inherited, ""), user=None)
+        self.finish(process, output, timeout=None, interrupt=None)
+        return output.read_bytes().decode()
+
     def start(
-        self, text: str, env: dict[str, str] | None = None, *, cwd: str | None = None
+        self, text: str, env: dict[str, str] | None = None, *, cwd: str | None = None, user: int | None = -1
     ) -> tuple[subprocess.Popen[bytes], Path]:
-        """A process in its own group, without input, its two outputs in one file."""
+        """A process in its own group, its two outputs in one file, unless they are to be apart."""
         output = self.home / f"{secrets.token_hex(16)}.output"
         word = "bash" if self.name == "bash" else "sh"
         base = {"PATH": self.path, "HOME": str(self.home), "LANG": "C.UTF-8", **self.image}
-        with output.open("wb") as out:
+        user = self.user if user == -1 else user
+        switched: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        errors = output.with_suffix(".stderr") if self.apart else Path(os.devnull)
+        with output.open("wb") as out, (self.stdin or Path(os.devnull)).open() as read, errors.open("wb") as err:
             process = subprocess.Popen(
                 [*self.prefix, word, "-c", text],
                 executable=None if self.prefix else str(self.bin / word),
-                stdin=subprocess.DEVNULL,
+                stdin=read,
                 stdout=out,
-                stderr=subprocess.STDOUT,
+                stderr=err if self.apart else subprocess.STDOUT,
                 env=base | (env or {}),
                 cwd=cwd or self.home,
                 process_group=0,
+                umask=self.umask,
+                **switched,
             )
         self.started.append(process)
         return process, output
@@ -193,7 +217,8 @@ class Shell(Place):
         process, output = self.start(text, env, cwd=cwd)
         code = self.finish(process, output, timeout=timeout, interrupt=interrupt)
         time.sleep(settle)
-        return Ended(code, output.read_bytes())
+        errors = output.with_suffix(".stderr")
+        return Ended(code, output.read_bytes(), errors=errors.read_bytes() if errors.exists() else None)
 
     def close(self) -> None:
         """End what still runs."""
@@ -210,8 +235,39 @@ class Shell(Place):
             pass
 
 
+SHELLS = ("bash", "dash", "busybox")
+ANOTHER = " as another user"
+EACH = [f"{name}{user}" for user in ("", ANOTHER) for name in SHELLS]
+"""Every shell, and as the user of a command that the daemon is not."""
+OTHER_USER = 54321
+"""A number without a name."""
+
+
+def shell_of(param: str, tmp_path: Path) -> Iterator[Shell]:
+    """For a fixture: the shell that a parameter of `EACH` names, with an empty home that its user can reach."""
+    name = param.removesuffix(ANOTHER)
+    if reason := Shell.missing(name):
+        pytest.skip(reason)
+    if name == param:
+        place = Shell(name, tmp_path / "place")
+        yield place
+        place.close()
+        return
+    if os.geteuid():
+        pytest.skip("only root can start commands of another user")
+    with tempfile.TemporaryDirectory(prefix="oncebox-test-", dir="/tmp") as home:  # no directory above it is private
+        os.chmod(home, 0o755)
+        place = Shell(name, Path(home) / "place", user=OTHER_USER)
+        place.home.chmod(0o1777)
+        yield place
+        place.close()
+
+
 class Execd(Place):
     """An execd at a URL: a real one, or the local engine's."""
+
+    user: int | None = None
+    """Whose commands these are; None: the daemon's own user."""
 
     def __init__(self, url: str, directory: str, headers: dict[str, str] | None = None) -> None:
         self._base = urllib.parse.urlsplit(url)
@@ -224,6 +280,15 @@ class Execd(Place):
         assert code == 200, environ
         return startup.acting(startup.of_daemon(environ))
 
+    @staticmethod
+    def _as(user: int | None) -> dict[str, int]:
+        return {} if user is None else {"uid": user, "gid": user}
+
+    def own(self, text: str) -> str:
+        name = self.submit(text, dict.fromkeys(self.inherited, ""), uid=None, gid=None)
+        self.wait(name)
+        return self.output(name).decode()
+
     def call(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         """One request."""
         connection, response = self._open(method, path, body)
@@ -234,7 +299,7 @@ class Execd(Place):
 
     def submit(self, text: str, env: dict[str, str] | None = None, **more: Any) -> str:
         """Start a command in the background; its id."""
-        body = {"command": text, "background": True, "envs": env or {}, **more}
+        body = {"command": text, "background": True, "envs": env or {}, **self._as(self.user), **more}
         connection, response = self._open("POST", "/command", body)
         name = ""
         try:
@@ -251,7 +316,7 @@ class Execd(Place):
 
     def foreground(self, text: str, env: dict[str, str]) -> None:
         """Run a text in the foreground, up to its terminal event (the stream stays open longer)."""
-        connection, response = self._open("POST", "/command", {"command": text, "envs": env})
+        connection, response = self._open("POST", "/command", {"command": text, "envs": env, **self._as(self.user)})
         try:
             for line in response:
                 if line.strip() and json.loads(line).get("type") in ("execution_complete", "error"):
@@ -301,7 +366,9 @@ class Execd(Place):
             assert code == 200, body
         code, size = self.wait(name)
         time.sleep(settle)
-        return Ended(code, self.output(name), name, size)
+        query = urllib.parse.urlencode({"path": f"/tmp/{name}.stderr"})
+        found, errors = self.call("GET", f"/files/download?{query}")
+        return Ended(code, self.output(name), name, size, errors if found == 200 else None)
 
     def _open(
         self, method: str, path: str, body: object

@@ -10,17 +10,13 @@ import pytest
 
 from service.core import fence
 from tests.contract.fence_commands import CASES, DIFFERENT, Case
-from tests.contract.fence_rig import Ended, Shell, boot_mark, fenced
+from tests.contract.fence_rig import EACH, Ended, Shell, boot_mark, fenced, shell_of
 
 
-@pytest.fixture(params=["bash", "dash", "busybox"])
+@pytest.fixture(params=EACH)
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
     """Each shell in turn, with an empty home."""
-    if reason := Shell.missing(request.param):
-        pytest.skip(reason)
-    place = Shell(request.param, tmp_path / "place")
-    yield place
-    place.close()
+    yield from shell_of(request.param, tmp_path)
 
 
 def comparable(ended: Ended) -> tuple[int, bytes]:
@@ -64,10 +60,10 @@ def test_the_fence_directory_may_be_any_absolute_path(shell: Shell, directory: s
     text, env = fenced(shell, "echo hi; exit 3", token, boot=boot.text)
     assert comparable(shell.run(text, env)) == (3, b"hi\n")
 
-    looked = fence.parse_look(shell.run(fence.look(shell.directory, token)).output.decode())
+    looked = fence.parse_look(shell.own(fence.look(shell.directory, token)))
     assert looked.fence is not None
     assert (looked.boot, looked.fence.exit_code, looked.processes) == (boot, 3, ())
-    made = shell.run(fence.void(shell.directory, voided, boot.text, "1" * 32)).output.decode()
+    made = shell.own(fence.void(shell.directory, voided, boot.text, "1" * 32))
     assert fence.parse_void(made).outcome == "voided"
     assert sorted(path.name for path in Path(shell.directory).iterdir()) == sorted(["boot", token, voided])
 

@@ -8,25 +8,22 @@ from pathlib import Path
 import pytest
 
 from service.core import fence
-from tests.contract.fence_rig import Shell, fenced
+from tests.contract.fence_rig import ANOTHER, SHELLS, Shell, fenced, shell_of
 from tests.contract.fence_startups import NO_PATH, STARTS, Start, compare, here
 
 
 @pytest.fixture
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
     """The shell of a test, with an empty home."""
-    if reason := Shell.missing(request.param):
-        pytest.skip(reason)
-    place = Shell(request.param, tmp_path / "place")
-    yield place
-    place.close()
+    yield from shell_of(request.param, tmp_path)
 
 
 def each(starts: list[Start]) -> pytest.MarkDecorator:
     """Every one in every shell, but single functions, which only bash knows."""
     pairs = [
-        pytest.param(shell, start, id=f"{shell}-{start.name}")
-        for shell in ("bash", "dash", "busybox")
+        pytest.param(f"{shell}{user}", start, id=f"{shell}{user}-{start.name}")
+        for user in ("", ANOTHER)
+        for shell in SHELLS
         for start in starts
         if shell == "bash" or not start.name.startswith("a function")
     ]

@@ -12,21 +12,25 @@ from pathlib import Path
 import pytest
 
 from service.core import fence, fence_scripts
-from service.core.fence import Fence, Look, Marker
-from tests.contract.fence_rig import Ended, Shell, boot_mark, fenced
+from service.core.fence import Fence, Look, Marker, Streams
+from tests.contract.fence_rig import EACH, Ended, Shell, boot_mark, fenced, shell_of
 
 RANDOM = "1" * 32
 AGES_AGO = 5_000_000
 
 
-@pytest.fixture(params=["bash", "dash", "busybox"])
+@pytest.fixture(params=EACH)
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
     """Each shell in turn, with an empty home."""
-    if reason := Shell.missing(request.param):
-        pytest.skip(reason)
-    place = Shell(request.param, tmp_path / "place")
-    yield place
-    place.close()
+    yield from shell_of(request.param, tmp_path)
+
+
+@pytest.fixture
+def emptying(shell: Shell) -> Shell:
+    """A shell whose commands can empty the fence directory: another user's can remove nothing of the daemon's."""
+    if shell.user is not None:
+        pytest.skip("the mark is the daemon's")
+    return shell
 
 
 def mounted(path: Path, *options: str) -> bool:
@@ -48,8 +52,10 @@ def small_disk(shell: Shell) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Use up every block. Files can still be made."""
+    """Use up every block. Files can still be made, and everybody can empty this one."""
     filler = disk / "filler"
+    filler.touch()
+    filler.chmod(0o666)
     with filler.open("wb", buffering=0) as file:
         try:
             while True:
@@ -69,26 +75,26 @@ def mark(shell: Shell) -> str:
     return boot.text
 
 
-def submit(shell: Shell, boot: str | None, command: str = "echo ran") -> Ended:
-    text, env = fenced(shell, command, shell.token, boot=boot)
+def submit(shell: Shell, boot: str | None, command: str = "echo ran", streams: Streams = Streams()) -> Ended:
+    text, env = fenced(shell, command, shell.token, boot=boot, streams=streams)
     return shell.run(text, env)
 
 
 def void(shell: Shell, boot: str, token: str = "") -> fence.Voided:
-    return fence.parse_void(shell.run(fence.void(shell.directory, token or shell.token, boot, RANDOM)).output.decode())
+    return fence.parse_void(shell.own(fence.void(shell.directory, token or shell.token, boot, RANDOM)))
 
 
 def look(shell: Shell, token: str = "") -> Look:
-    return fence.parse_look(shell.run(fence.look(shell.directory, token or shell.token)).output.decode())
+    return fence.parse_look(shell.own(fence.look(shell.directory, token or shell.token)))
 
 
 def end(shell: Shell, token: str = "") -> fence.End:
-    return fence.parse_end(shell.run(fence.end(shell.directory, token or shell.token)).output.decode())
+    return fence.parse_end(shell.own(fence.end(shell.directory, token or shell.token)))
 
 
 def clean(shell: Shell, *tokens: str, age: int = 86_400, outputs: tuple[str, ...] = ()) -> list[str]:
     text = fence.clean(shell.directory, tokens, age=age, outputs=outputs)
-    return fence.parse_clean(shell.run(text).output.decode())
+    return fence.parse_clean(shell.own(text))
 
 
 def started(shell: Shell, command: str) -> subprocess.Popen[bytes]:
@@ -127,7 +133,7 @@ def test_a_full_disk_does_not_keep_a_command_from_running(shell: Shell, small_di
 def test_a_disk_that_is_full_for_a_while_costs_the_details_not_the_exit_code(shell: Shell, small_disk: Path) -> None:
     boot = mark(shell)
     filler = fill(small_disk)
-    assert submit(shell, boot, f"echo ran; rm {filler}; exit 3") == Ended(3, b"ran\n")
+    assert submit(shell, boot, f"echo ran; : >{filler}; exit 3") == Ended(3, b"ran\n")
     assert look(shell).fence == Fence(kind="damaged", exit_code=3)
 
 
@@ -178,8 +184,7 @@ def test_a_command_runs_unfenced_where_nothing_can_be_written(shell: Shell) -> N
         pytest.skip("no file system can be mounted here")
     shell.directory = str(disk / "fences")
     try:
-        ready = shell.run(fence.ready(shell.directory, RANDOM))
-        assert fence.parse_ready(ready.output.decode()).boot is None
+        assert fence.parse_ready(shell.own(fence.ready(shell.directory, RANDOM))).boot is None
         assert submit(shell, None, "echo ran; kill -9 $$") == Ended(137, b"ran\n")
         assert void(shell, f"{RANDOM} 7").outcome == "boot"
     finally:
@@ -193,13 +198,20 @@ def test_a_fence_directory_that_is_a_file_is_none(shell: Shell) -> None:
     assert Path(shell.directory).read_text() == "mine"
 
 
-def test_everything_works_without_proc(shell: Shell) -> None:
+@pytest.fixture
+def without_proc(shell: Shell) -> Shell:
+    """A shell whose commands find nothing in /proc."""
     hide = 'mount -t tmpfs none /proc && exec "$@"'
     prefix = ("unshare", "-m", "--propagation", "private", "/bin/sh", "-c", hide, "hide")
-    if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+    if shell.user is not None or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("/proc can't be hidden here")
     shell.prefix = prefix
-    ready = fence.parse_ready(shell.run(fence.ready(shell.directory, RANDOM)).output.decode())
+    return shell
+
+
+def test_everything_works_without_proc(without_proc: Shell) -> None:
+    shell = without_proc
+    ready = fence.parse_ready(shell.own(fence.ready(shell.directory, RANDOM)))
     assert ready.boot is not None
     assert (ready.boot.text, ready.start) == (f"{RANDOM} 0", 0)
     assert submit(shell, ready.boot.text, "echo ran; exit 3") == Ended(3, b"ran\n")
@@ -220,16 +232,99 @@ def test_the_first_process_may_have_any_name(shell: Shell) -> None:
     shutil.copy("/bin/dash", odd)
     shell.prefix = ("unshare", "-p", "-f", "--mount-proc", str(odd), "-c", 'eval "$2"')
     text = fence.ready(shell.directory, RANDOM).removesuffix("; exit 0") + "; cat /proc/1/stat"
-    printed = shell.run(text).output.decode()
+    printed = shell.own(text)
     said, stat = printed.rpartition("\n1 (")[::2]
     assert stat.startswith("a) R (b 1 2) ")
     assert fence.parse_ready(said).start == int(stat.rpartition(")")[2].split()[19])
 
 
+def test_without_proc_streams_are_not_apart_and_nothing_runs(without_proc: Shell) -> None:
+    boot = mark(without_proc)
+    ended = submit(without_proc, boot, streams=Streams(apart=True))
+    assert fence.parse_marker(ended.output, without_proc.token) == Marker("apart")
+    assert (ended.code, fence_file(without_proc).exists()) == (fence.NOTHING_RAN, False)
+
+
+def test_where_no_file_can_be_made_for_stderr_nothing_runs(shell: Shell) -> None:
+    boot = mark(shell)
+    text, env = fenced(shell, "echo ran", shell.token, boot=boot, streams=Streams(apart=True))
+    env[fence.SCRIPT_VARIABLE] = env[fence.SCRIPT_VARIABLE].replace('3>"${2%.output}', '3>"/nosuch/${2##*/}')
+    ended = shell.run(text, env)
+    assert (ended.code, fence.parse_marker(ended.output, shell.token)) == (fence.NOTHING_RAN, Marker("apart"))
+    assert not fence_file(shell).exists()
+
+
+# -- what a command is to read
+
+
+def test_an_input_that_is_not_there_or_no_file_keeps_a_command_from_running(shell: Shell) -> None:
+    boot = mark(shell)
+    fifo, private = shell.home / "fifo", shell.home / "private"
+    os.mkfifo(fifo)
+    private.write_text("x")
+    private.chmod(0)
+    refused = ["/nosuch", "nosuch", str(shell.home), str(fifo), "/dev/null", "/dev/tcp/localhost/1", "-", "&3", "a\nb"]
+    for path in [*refused, *([str(private)] if shell.user is not None else [])]:
+        for streams in (Streams(stdin=path), Streams(stdin=path, apart=True)):
+            ended = submit(shell, boot, streams=streams)
+            assert (ended.code, fence.parse_marker(ended.output, shell.token)) == (fence.NOTHING_RAN, Marker("input"))
+            assert not fence_file(shell).exists(), "the next attempt may run"
+            assert ended.errors is None, "nothing is left"
+
+
+def test_a_copy_that_meets_the_run_leaves_no_file_for_its_stderr(shell: Shell) -> None:
+    boot = mark(shell)
+    assert submit(shell, boot, streams=Streams(apart=True)).errors == b""
+    second = submit(shell, boot, streams=Streams(apart=True))
+    assert (fence.parse_marker(second.output, shell.token), second.errors) == (Marker("run", "f" * 32), None)
+
+
+def test_inputs_are_cleaned_away_by_their_age(shell: Shell) -> None:
+    boot = mark(shell)
+    old, young, anothers = (Path(fence.input_path(shell.directory, secrets.token_hex(16))) for _ in range(3))
+    submit(shell, boot)
+    for path in (old, young, anothers):
+        path.write_text("x")
+    almost = time.time() - fence.INPUT_LIFETIME + 60
+    os.utime(old, (AGES_AGO, AGES_AGO))
+    os.utime(young, (almost, almost))
+    clean(shell, shell.token, age=0)
+    assert (old.exists(), young.exists(), anothers.exists()) == (False, True, True)
+
+
+# -- what another user can't reach
+
+
+@pytest.mark.parametrize("closed", ["fences", "place", "mark"])
+def test_a_user_who_cant_reach_the_directory_is_told_so_at_once(shell: Shell, closed: str) -> None:
+    """By a marker, which is not that of another mark: nothing needs to be found out."""
+    if shell.user is None:
+        pytest.skip("this one can reach everything")
+    shell.directory = str(shell.home / "place" / "fences")
+    boot = mark(shell)
+    directory = Path(shell.directory)
+    {"fences": directory, "place": directory.parent, "mark": directory / "boot"}[closed].chmod(0o600)
+    assert fence.parse_marker(submit(shell, boot).output, shell.token) == Marker("none")
+    assert not fence_file(shell).exists()
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o777])
+def test_the_mark_and_a_void_are_for_everybody_whatever_the_umask(shell: Shell, umask: int) -> None:
+    shell.umask = umask
+    shell.directory = str(shell.home / "deep" / "fences")
+    boot = mark(shell)
+    assert submit(shell, boot).output == b"ran\n"
+    voided = secrets.token_hex(16)
+    assert void(shell, boot, voided).outcome == "voided"
+    shell.token = voided
+    assert fence.parse_marker(submit(shell, boot).output, voided) == Marker("void")
+
+
 # -- what a job does to its fences
 
 
-def test_a_job_that_wipes_the_directory(shell: Shell) -> None:
+def test_a_job_that_wipes_the_directory(emptying: Shell) -> None:
+    shell = emptying
     boot = mark(shell)
     assert submit(shell, boot, f"rm -rf {shell.directory}; echo ran; exit 3") == Ended(3, b"ran\n")
     seen = look(shell)
@@ -237,7 +332,8 @@ def test_a_job_that_wipes_the_directory(shell: Shell) -> None:
     assert not fence.Boot("x", seen.start).replaced_by(seen.start)
 
 
-def test_a_wiped_fence_that_is_written_to_again_is_not_misread(shell: Shell) -> None:
+def test_a_wiped_fence_that_is_written_to_again_is_not_misread(emptying: Shell) -> None:
+    shell = emptying
     boot = mark(shell)
     wipe = f"rm -rf {shell.directory}/*; echo 'other 7' >{shell.directory}/boot; exit 3"
     assert submit(shell, boot, wipe).code == 3
@@ -246,7 +342,8 @@ def test_a_wiped_fence_that_is_written_to_again_is_not_misread(shell: Shell) -> 
     assert seen.fence == Fence(kind="damaged", exit_code=3)
 
 
-def test_a_void_that_a_run_wrote_into_is_none(shell: Shell) -> None:
+def test_a_void_that_a_run_wrote_into_is_none(emptying: Shell) -> None:
+    shell = emptying
     boot = mark(shell)
     process = started(shell, "sleep 0.3; exit 3")
     fence_file(shell).unlink()
@@ -357,7 +454,7 @@ def test_a_pid_that_is_anothers_by_now_is_left_alone(shell: Shell) -> None:
 
 
 def test_ending_a_run_that_lost_its_fence(shell: Shell) -> None:
-    process = started(shell, f"rm -rf {shell.directory}; sleep 60")
+    process = started(shell, f"rm -f {fence_file(shell)}; sleep 60")
     assert end(shell) == "ended"
     assert process.wait(5) == 143
 
