@@ -178,12 +178,16 @@ def stderr_beside(log: str) -> str:
 
 
 class Streams(msgspec.Struct, frozen=True, kw_only=True):
-    """What the wrapper opens for a background or foreground command, before it makes the fence."""
+    """What the wrapper opens for a command, before it makes the fence."""
 
     stdin: str | None = None
     """A file: absolute, or relative to the command's directory. None: there is no input."""
     apart: bool = False
     """A background command's stderr goes into a file beside its log."""
+
+
+MERGED = Streams()
+"""No input, one log."""
 
 
 def wrapper(
@@ -197,7 +201,7 @@ def wrapper(
     timeout: int,
     inherited: Mapping[str, str] | None = None,
     words: bool = False,
-    streams: Streams = Streams(),
+    streams: Streams = MERGED,
 ) -> tuple[str, dict[str, str]]:
     """What to send to execd so that ``command`` runs once under ``token``: the text, and the environment.
 

@@ -5,8 +5,8 @@
 # -- the first COMPARE: OPEN_INPUT, OPEN_APART
 
 # $1 becomes the fence, $2 the output's path, $3 the caller's command. The substitution with readlink comes before
-# any redirection: busybox runs readlink inside the shell; the caller's PATH may not lead to one. Only regular builtins (true, read, printf) stand before
-# redirections that may fail: on `:` or `exec` these end the shell.
+# any redirection: busybox runs readlink inside the shell; the caller's PATH may not lead to one. Only regular builtins
+# (true, read, printf) stand before redirections that may fail: on `:` or `exec` these end the shell.
 BEGIN = r"""
 set -- @FENCE@ "$({ readlink /proc/$$/fd/1 || command -p readlink /proc/$$/fd/1; } 2>/dev/null)" "$ONCEBOX_COMMAND"
 """

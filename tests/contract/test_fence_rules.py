@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from service.core import fence, fence_scripts
-from service.core.fence import Marker
-from tests.contract.fence_rig import EACH, Ended, Shell, boot_mark, fenced, shell_of
+from service.core.fence import Marker, Streams
+from tests.contract.fence_rig import ANOTHER, EACH, Ended, Shell, boot_mark, fenced, shell_of
 
 TOKEN = "0123456789abcdef" * 2
 FINGERPRINT = "f" * 32
@@ -144,6 +144,29 @@ def no_run_without_a_fence(shell: Shell) -> bool:
     return fence.parse_marker(submit(shell, boot).output, TOKEN) == Marker("none")
 
 
+def no_fence_where_the_input_is_missing(shell: Shell) -> bool:
+    """It is opened first, so that nothing has begun, and the next attempt may run."""
+    text, env = fenced(shell, "cat; echo ran", TOKEN, boot=mark(shell), streams=Streams(stdin="/nosuch"))
+    missed = shell.run(text, env)
+    return fence.parse_marker(missed.output, TOKEN) == Marker("input") and not fence_file(shell).exists()
+
+
+def streams_are_apart_or_nothing_runs(shell: Shell) -> bool:
+    """Where there is no file to be had for stderr, here because the log is not one of execd's."""
+    text, env = fenced(shell, "echo ran; echo err >&2", TOKEN, boot=mark(shell), streams=Streams(apart=True))
+    process, output = shell.start(f"exec >{shell.home}/other 2>&1; {text}", env)
+    shell.finish(process, output, timeout=None, interrupt=None)
+    printed = (shell.home / "other").read_bytes()
+    return fence.parse_marker(printed, TOKEN) == Marker("apart") and not fence_file(shell).exists()
+
+
+def a_mark_that_cant_be_reached_is_not_another_mark(shell: Shell) -> bool:
+    """Else the submission would stay unknown until its deadline."""
+    boot = mark(shell)
+    Path(shell.directory).chmod(0o700)
+    return fence.parse_marker(submit(shell, boot).output, TOKEN) == Marker("none")
+
+
 def one_mark_of_thirty(shell: Shell) -> bool:
     with ThreadPoolExecutor(30) as threads:
         marks = set(threads.map(lambda _: mark(shell), range(30)))
@@ -167,6 +190,12 @@ KEPT: dict[Callable[[Shell], bool], list[tuple[str, str, str]]] = {
     a_late_message_meets_the_void: [("MAKE", "set -C\n", "")],
     a_void_is_not_made_over_a_run: [("VOID", 'ln "$t" "$f"', 'mv "$t" "$f"'), ("VOID", '[ -e "$f" ] ||', "")],
     no_run_without_a_fence: [("MAKE", "exit @NOTHING@; }", '[ ! -e "$1" ] || exit 0; }')],
+    no_fence_where_the_input_is_missing: [
+        ("OPEN_INPUT", "[ -f @INPUT@ ] &&", ""),
+        ("OPEN_INPUT", "} <@INPUT@", "} </dev/null"),
+    ],
+    streams_are_apart_or_nothing_runs: [("OPEN_APART", "/*.output)", "/*)"), ("OPEN_APART", '3>"${2', '3>&1; : "${2')],
+    a_mark_that_cant_be_reached_is_not_another_mark: [("COMPARE", "|| ONCEBOX_FENCE=none", "|| ONCEBOX_FENCE=boot")],
     one_mark_of_thirty: [
         ("READY", 'ln "$t" "$d/boot"', 'mv "$t" "$d/boot"'),
         ("READY", '[ -s "$d/boot" ]', "sleep 0.1; false"),
@@ -179,6 +208,8 @@ KEPT: dict[Callable[[Shell], bool], list[tuple[str, str, str]]] = {
 def test_the_rule_is_kept(shell: Shell, rule: Callable[[Shell], bool]) -> None:
     if rule is a_copy_that_compared_before_the_directory_was_wiped_runs_nothing and shell.user is not None:
         pytest.skip("another user can't empty the directory: the mark is the daemon's")
+    if rule is a_mark_that_cant_be_reached_is_not_another_mark and shell.user is None:
+        pytest.skip("the daemon's user can reach everything")
     if rule is no_void_in_a_directory_wiped_meanwhile and shell.name == "busybox":
         pytest.skip("busybox has its own ln, which can't be delayed")
     assert rule(shell)
@@ -192,8 +223,6 @@ def test_the_rule_is_not_kept_without_its_lines(
         text = getattr(fence_scripts, name)
         assert lines in text, "the text has changed: say anew what takes the rule out"
         monkeypatch.setattr(fence_scripts, name, text.replace(lines, instead))
-    place = Shell("dash", tmp_path / "place")
-    try:
+    user = ANOTHER if rule is a_mark_that_cant_be_reached_is_not_another_mark else ""
+    for place in shell_of(f"dash{user}", tmp_path):
         assert not rule(place)
-    finally:
-        place.close()

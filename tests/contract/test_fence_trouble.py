@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from service.core import fence, fence_scripts
-from service.core.fence import Fence, Look, Marker, Streams
+from service.core.fence import MERGED, Fence, Look, Marker, Streams
 from tests.contract.fence_rig import EACH, Ended, Shell, boot_mark, fenced, shell_of
 
 RANDOM = "1" * 32
@@ -75,7 +75,7 @@ def mark(shell: Shell) -> str:
     return boot.text
 
 
-def submit(shell: Shell, boot: str | None, command: str = "echo ran", streams: Streams = Streams()) -> Ended:
+def submit(shell: Shell, boot: str | None, command: str = "echo ran", streams: Streams = MERGED) -> Ended:
     text, env = fenced(shell, command, shell.token, boot=boot, streams=streams)
     return shell.run(text, env)
 
