@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from tests.bench import claims, fairness, following, growth, peers, polls, results, submits, waiters
+from tests.bench import claims, fairness, files, following, growth, peers, polls, results, submits, waiters
 from tests.load.run import machine
 from tests.support.processes import end_in_order
 
@@ -40,6 +40,7 @@ SECTIONS: dict[str, Callable[[Path], Coroutine[Any, Any, dict[str, Any]]]] = {
     "growth": growth.run,
     "fairness": fairness.run,
     "peers": peers.run,
+    "files": files.run,
     "fence": fence,
 }
 

@@ -251,6 +251,38 @@ def _load(found: dict[str, Any]) -> Iterator[str]:
     yield from _table(("callers wait for", "count", "median", "p99", "largest"), rows)
 
 
+def _files(found: dict[str, Any]) -> Iterator[str]:
+    yield "## Files\n"
+    yield (
+        "A file sent and fetched through one replica, and by the engine's own client, on the same engine. Through "
+        "Oncebox an upload goes in pieces of at most 16 MiB to a temporary name, is put together and renamed: it takes its "
+        "name only when it is whole.\n"
+    )
+    transfers = found["transfers"]
+    rows = [
+        (
+            name,
+            each["up_s"],
+            each["own_up_s"],
+            each["up_to_own"],
+            each["down_s"],
+            each["own_down_s"],
+            each["down_to_own"],
+        )
+        for name, each in transfers.items()
+    ]
+    heads = ("", "up, s", "own client, s", "rate to own", "down, s", "own client, s", "rate to own")
+    yield from _table(heads, rows)
+    worst = min(min(each["up_to_own"], each["down_to_own"]) for each in transfers.values())
+    yield "\n- " + _verdict(worst >= 0.6, f"slowest to the engine's own client: {worst} (wanted: 0.6)")
+    archive = found["archive"]
+    said = (
+        f"{archive['files']} files of {archive['bytes'] // archive['files']:,} bytes by one archive: "
+        f"{archive['archive_s']} s, {archive['to_single']} times one file of their size (wanted: at most 3)"
+    )
+    yield "- " + _verdict(archive["to_single"] <= 3, said)
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "drop": _drop,
     "load": _load,
@@ -262,5 +294,6 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "growth": _growth,
     "fairness": _fairness,
     "peers": _peers,
+    "files": _files,
     "fence": _fence,
 }
