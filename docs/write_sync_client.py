@@ -21,9 +21,9 @@ WORDS = {
     r"async (?=def |for |with )": "",
     r"await ": "",
     r"__a(?=enter__|exit__)": "__",
-    r"async_(?=driver|map)": "sync_",
-    r"\bAsync(?=Driver\b|Map\b)": "Sync",
-    r"\bAsync(?=Client\b|Sandbox\b|Files\b|Job\b|Iterator\b|Iterable\b)": "",
+    r"async_(?=driver|pool)": "sync_",
+    r"\bAsync(?=Driver\b|Pool\b)": "Sync",
+    r"\bAsync(?=Client\b|Sandbox\b|Files\b|Job\b|TaskRun\b|TaskMap\b|Iterator\b|Iterable\b)": "",
     r"\basynchronous\b": "synchronous",
 }
 

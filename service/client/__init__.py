@@ -48,18 +48,22 @@ from ._async.client import AsyncClient
 from ._async.files import AsyncFiles
 from ._async.job import AsyncJob
 from ._async.sandbox import AsyncSandbox
+from ._async.tasks import AsyncTaskRun
 from ._sync.client import Client
 from ._sync.files import Files
 from ._sync.job import Job
 from ._sync.sandbox import Sandbox
+from ._sync.tasks import TaskRun
 from .errors import ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
 from .results import CommandFailed, JobResult, MapResult
+from .tasks import TaskResult
 
 __all__ = [
     "AsyncClient",
     "AsyncFiles",
     "AsyncJob",
     "AsyncSandbox",
+    "AsyncTaskRun",
     "Client",
     "CommandFailed",
     "ConnectionFailed",
@@ -109,6 +113,8 @@ __all__ = [
     "SandboxNotRunning",
     "SandboxState",
     "StoreUnavailable",
+    "TaskResult",
+    "TaskRun",
     "Unauthenticated",
     "UnexpectedAnswer",
     "UnsupportedMediaType",

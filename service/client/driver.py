@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from ..errors import OnceboxError
 from .rules import Terms
@@ -71,8 +73,21 @@ class Hooks:
         return AsyncDriver((self.async_transport or AsyncTransport)(target), self.async_sleep)
 
 
-class Stopped(Exception):
-    """Nobody wants the outcome of this flow any more."""
+class Stopped(BaseException):
+    """Nobody wants the outcome of this flow any more. No failure, so that nobody takes it for one."""
+
+
+_stop: ContextVar[threading.Event | None] = ContextVar("oncebox_stop", default=None)
+
+
+@contextlib.contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """Within the block, this thread's flows end with ``Stopped`` once ``stop`` is set."""
+    token = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
 
 
 CleanUp: TypeAlias = Callable[[], Flow[None]]
@@ -86,7 +101,7 @@ class SyncDriver:
         self.sender = sender
         self._sleep = sleep
 
-    def run(self, flow: Flow[T], stop: threading.Event | None = None, *, clean_up: CleanUp | None = None) -> T:
+    def run(self, flow: Flow[T], *, clean_up: CleanUp | None = None) -> T:
         """The outcome of ``flow``.
 
         Args:
@@ -94,8 +109,9 @@ class SyncDriver:
                 own, which no interrupt reaches: a second one ends the waiting for it, and not the process before it.
 
         Raises:
-            Stopped: ``stop`` was set before the flow was through.
+            Stopped: see ``stopping``.
         """
+        stop = _stop.get()
         reply: Reply = None
         arrived = False
         try:
@@ -135,8 +151,9 @@ class SyncDriver:
             self.sender.reset()
         return None
 
-    def settle(self, taken: object) -> None:
-        """What a sink returned is of no interest here."""
+    def settle(self, returned: Any) -> Any:
+        """What a caller's function returned."""
+        return returned
 
     def close(self) -> None:
         """Closes the idle connections."""
@@ -204,10 +221,9 @@ class AsyncDriver:
             await self.sender.reset()
         return None
 
-    async def settle(self, taken: object) -> None:
-        """Waits for what a sink returned, if it can be waited for."""
-        if inspect.isawaitable(taken):
-            await taken
+    async def settle(self, returned: Any) -> Any:
+        """What a caller's function returned; awaited, if it can be."""
+        return await returned if inspect.isawaitable(returned) else returned
 
     async def close(self) -> None:
         """Closes the idle connections of this loop, once what is cleaned up is through."""

@@ -82,6 +82,13 @@ class Task:
             )
 
 
+def at_once(concurrency: Any) -> int:
+    """``concurrency``, if it can be one. Raises ``ValueError``."""
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency is a whole number, at least 1, not {concurrency!r}")
+    return concurrency
+
+
 class TaskMaker:
     """Makes the tasks of one map.
 
@@ -90,8 +97,7 @@ class TaskMaker:
     """
 
     def __init__(self, terms: Terms, *, key: str | None, body: Mapping[str, Any], concurrency: Any) -> None:
-        if not isinstance(concurrency, int) or concurrency < 1:
-            raise ValueError(f"concurrency is a whole number, at least 1, not {concurrency!r}")
+        self.concurrency = at_once(concurrency)
         self._keys = MapKeys(terms.new_id() if key is None else key)
         self._body = plain(body)
 

@@ -4,20 +4,26 @@
 # ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
+from typing import Any, TypeVar
 
 from ...messages import JobState, Resources, SandboxState
 from ..arguments import arguments_of, words
 from ..calls import Calls, plain_resources
 from ..driver import Hooks
-from ..mapping import TaskMaker
+from ..mapping import TaskMaker, at_once
 from ..results import MapResult
-from ..sync_map import SyncMap
+from ..sync_pool import SyncPool
+from ..tasks import TaskResult, shown_on_stderr
 from ..transport import target
 from ..views import ClientView, command_body
 from .job import Job
 from .sandbox import Sandbox
+from .tasks import TaskMap, TaskRun
+
+T = TypeVar("T")
 
 
 class Client(ClientView):
@@ -211,7 +217,60 @@ class Client(ClientView):
         """
         body = command_body(command, timeout, cwd, env, metadata)
         tasks = TaskMaker(self._calls.terms, key=key, body=body, concurrency=concurrency)
-        return SyncMap(self._calls, self._driver, tasks, sandboxes, concurrency).results()
+
+        def work(sandbox: Sandbox | str) -> MapResult:
+            return self._driver.run(tasks.task(sandbox).flow(self._calls))
+
+        return SyncPool(work, sandboxes, concurrency).results()
+
+    def map_tasks(
+        self,
+        function: Callable[[TaskRun[T]], Any] | str | Iterable[str],
+        tasks: Iterable[T],
+        *,
+        key: str,
+        journal: str | os.PathLike[str] | None = None,
+        concurrency: int = 64,
+        progress: bool | Callable[[int, int], object] = False,
+        **sandbox: Any,
+    ) -> Iterator[TaskResult[T]]:
+        """Works on each of many tasks in a sandbox of its own, and yields what came of each as it comes.
+
+        For each task a sandbox is made, ``function`` is called with an :class:`TaskRun` (its task, its sandbox's
+        files, its commands), and the sandbox is deleted. A task that fails stops no other: its ``TaskResult`` has the
+        ``error``.
+
+        **Killed at any point, and called again with the same key, it goes on**: what is over is answered, from the
+        journal or from the service's record, without a sandbox; what runs is followed; commands that ran are not run
+        again. A task whose function raised is tried anew. What the function does outside of its sandbox may happen
+        again, and so may a task whose sandbox expired; without a journal also one that the service no longer remembers
+        (``ONCEBOX_RETENTION``, or Redis lost its data).
+
+        Args:
+            function: called for each task (in a thread; of an synchronous client it may be a coroutine function);
+                what it returns is JSON of at most 64 KiB. Or a command, or several: the result is then the
+                ``JobResult``.
+            tasks: text, numbers, or what else JSON holds, each of them once.
+            key: names the map, at most 200 characters.
+            journal: a file in which ends are noted, for one process at a time; None: the service's record alone.
+            concurrency: how many tasks are under way at once.
+            progress: True: a bar on stderr, where that is a terminal; or a function of how many are over and of all.
+            sandbox: as of ``create_sandbox()``.
+
+        Raises:
+            InvalidIdempotencyKey, InvalidRequest, ValueError: an argument can't be used.
+        """
+        shown = shown_on_stderr if progress is True else progress or None
+        return TaskMap(
+            self,
+            function,
+            tasks,
+            key=key,
+            journal=journal,
+            concurrency=at_once(concurrency),
+            sandbox=sandbox,
+            progress=shown,
+        ).results()
 
     def close(self) -> None:
         """Closes the idle connections. The client can be used again."""
