@@ -6,6 +6,11 @@
 | `... {"action": "start"}` | a dead daemon is started: an empty table, files and processes as they are |
 | `... {"action": "restart"}` | both |
 | `POST /_dev/sandboxes/{id}/container {"action": "restart", "filesystem": "kept" or "new"}` | all processes die, the first one starts anew with a daemon with an empty table; `new`: everything but volumes is empty again (plain mode: not the machine's `/tmp`) |
+| `... /pod {"action": "delete", "seconds": 10}` | with `--like kubernetes`, as all of `pod`: the pod is made anew, in so many seconds |
+| `... /pod {"action": "kill"}` | its first process is killed |
+| `... /pod {"action": "evict"}` | it is taken from its node, and no other is made |
+| `... /pod {"action": "node", "reports": false}` | its node's kubelet is silent, or (`true`) is back |
+| `POST /_dev/cluster {"keeps": 1}` | so many creates from now on are not taken back when they time out, though their caller is told so |
 | `POST /_dev/faults {"create_delay": 2.5, "create_reply": "drop", "count": 3}` | orders a fault for the next `count` (default 1) requests of a kind |
 | `GET /_dev/faults`, `DELETE /_dev/faults` | what is still due; forgets it |
 | `GET /_dev/stats`, `DELETE /_dev/stats` | counters by kind, `bytes` of file and log reads, `outputs` (file reads of commands' output), `seconds` since the start; begins anew |
@@ -25,12 +30,13 @@ from typing import Any
 from aiohttp import web
 
 from . import replies
+from .kubernetes import REMADE_SECONDS, Pods
 from .replies import Refused
 from .requests import parse_json
 from .sandboxes import Sandboxes
 from .stats import KINDS, Fault, Faults, Stats
 
-_SANDBOX = re.compile(r"/_dev/sandboxes/([^/]+)/(execd|container)")
+_SANDBOX = re.compile(r"/_dev/sandboxes/([^/]+)/(execd|container|pod)")
 _FIELDS = ("content_type", "delay", "reply", "status", "body")
 _CUTS = ("cut_before_init", "cut_after_init", "cut_after_complete")
 
@@ -60,12 +66,17 @@ class DevControls:
                 return replies.lifecycle_empty(204)
             case ("POST", "/_dev/faults"):
                 return self._order(await _object(request))
+            case ("POST", "/_dev/cluster"):
+                self._pods().keeps_what_it_takes_back = int((await _object(request)).get("keeps", 1))
+                return replies.lifecycle_empty(204)
         found = _SANDBOX.fullmatch(path)
         if found is None or request.method != "POST":
             return replies.lifecycle(404, {"detail": "Not Found"})
         sent = await _object(request)
         if found[2] == "execd":
             self._execd(found[1], sent.get("action"))
+        elif found[2] == "pod":
+            await self._pod(found[1], sent)
         else:
             await self._container(found[1], sent)
         return replies.lifecycle_empty(204)
@@ -73,7 +84,7 @@ class DevControls:
     def _execd(self, identifier: str, action: Any) -> None:
         sandbox = self._sandboxes.get(identifier)
         if action == "kill":
-            sandbox.execd.die()
+            self._sandboxes.kill_execd(sandbox)
         elif action in ("start", "restart"):
             self._sandboxes.restart_execd(sandbox)
         else:
@@ -86,6 +97,25 @@ class DevControls:
         if files not in ("kept", "new"):
             raise _unknown("filesystem", files)
         await self._sandboxes.restart(identifier, files == "new")
+
+    def _pods(self) -> Pods:
+        if not isinstance(self._sandboxes, Pods):
+            raise Refused(400, "DEV::UNKNOWN", "only with --like kubernetes")
+        return self._sandboxes
+
+    async def _pod(self, identifier: str, sent: dict[str, Any]) -> None:
+        pods = self._pods()
+        match sent.get("action"):
+            case "delete":
+                await pods.remake(identifier, float(sent.get("seconds", REMADE_SECONDS)))
+            case "kill":
+                pods.kill_first_process(identifier)
+            case "evict":
+                await pods.evict(identifier)
+            case "node":
+                pods.node_reports(identifier, sent.get("reports") is True)
+            case action:
+                raise _unknown("action", action)
 
     def _order(self, sent: dict[str, Any]) -> web.Response:
         for kind, fault in parse_faults(sent).items():

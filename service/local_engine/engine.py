@@ -16,13 +16,15 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from aiohttp import web
 
 from service.log_writer import LogWriter
 
 from . import scratch, wire
-from .isolation import choose
+from .isolation import Isolation, choose
+from .kubernetes import Pods
 from .sandboxes import Sandboxes, new_engine_name
 from .server import Dispatcher, make_server
 from .spawning import Spawner
@@ -45,7 +47,7 @@ PLAIN_WARNING = (
 @dataclass(frozen=True, slots=True)
 class Options:
     """How the engine runs. `root` None: a temporary directory, removed at the end. `claims`: volumes that are there
-    from the start. `maximum_timeout` in seconds.
+    from the start. `maximum_timeout` in seconds. `like`: whose behaviour is copied; the last three are for Kubernetes.
     """
 
     host: str = "127.0.0.1"
@@ -57,6 +59,10 @@ class Options:
     api_key: str = ""
     dev_controls: bool = False
     maximum_timeout: int = 86_400
+    like: Literal["docker", "kubernetes"] = "docker"
+    ready_timeout: float = 60.0
+    restart_policy: Literal["Never", "Always"] = "Never"
+    snapshots: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +94,12 @@ async def serve(options: Options) -> AsyncIterator[Running]:
             log.warning(PLAIN_WARNING, reason)
         if options.host not in LOOPBACK:
             log.warning(OPEN_WARNING, options.host)
-        sandboxes = Sandboxes(spawner, isolation, run, volume_root)
+        sandboxes = make_sandboxes(options, spawner, isolation, run, volume_root)
         dispatcher = Dispatcher(
             sandboxes, options.api_key, dev=options.dev_controls, maximum_timeout=options.maximum_timeout
         )
+        if isinstance(sandboxes, Pods):
+            sandboxes.daemon = lambda sandbox: make_server(dispatcher.daemon(sandbox))
         runner = web.ServerRunner(make_server(dispatcher), shutdown_timeout=SHUTDOWN_SECONDS, handle_signals=False)
         await runner.setup()
         try:
@@ -108,6 +116,21 @@ async def serve(options: Options) -> AsyncIterator[Running]:
         await spawner.stop()
         shutil.rmtree(own, ignore_errors=True)
         os.close(held)
+
+
+def make_sandboxes(options: Options, spawner: Spawner, isolation: Isolation, run: Path, volume_root: Path) -> Sandboxes:
+    """The table of the runtime that is copied."""
+    if options.like == "docker":
+        return Sandboxes(spawner, isolation, run, volume_root)
+    return Pods(
+        spawner,
+        isolation,
+        run,
+        volume_root,
+        ready_timeout=options.ready_timeout,
+        always=options.restart_policy == "Always",
+        snapshots=options.snapshots,
+    )
 
 
 def make_directories(options: Options) -> tuple[Path, Path, Path, int]:
@@ -188,6 +211,17 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
     parser.add_argument("--claim", action="append", default=[], metavar="NAME", help="a claim that is there already")
     parser.add_argument("--isolation", choices=("auto", "bwrap", "plain"), default="auto")
     parser.add_argument("--max-timeout", type=int, default=86_400, metavar="SECONDS", help="longest life of a sandbox")
+    parser.add_argument("--like", choices=("docker", "kubernetes"), default="docker", help="the runtime that is copied")
+    parser.add_argument(
+        "--ready-timeout", type=float, default=60.0, metavar="SECONDS", help="kubernetes: until a create is taken back"
+    )
+    parser.add_argument(
+        "--restart-policy",
+        choices=("Never", "Always"),
+        default="Never",
+        help="kubernetes: of a first process that ends",
+    )
+    parser.add_argument("--snapshots", action="store_true", help="kubernetes: there is a registry, so that pauses work")
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when stdin ends")
     parser.add_argument("--dev-controls", action="store_true", help="faults on order under /_dev, for tests")
     given = parser.parse_args(argv)
@@ -207,6 +241,10 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Options, bool]:
         api_key=os.environ.get("OPEN_SANDBOX_API_KEY", ""),
         dev_controls=given.dev_controls,
         maximum_timeout=given.max_timeout,
+        like=given.like,
+        ready_timeout=given.ready_timeout,
+        restart_policy=given.restart_policy,
+        snapshots=given.snapshots,
     )
     return options, given.exit_with_stdin
 

@@ -68,7 +68,8 @@ class LifecycleRoutes:
         return {"POST": (action.partition("-")[0], handlers[action])}
 
     async def _create(self, request: web.BaseRequest) -> web.Response:
-        create = parse_create(await request.read(), self._maximum_timeout)
+        body = await request.read()
+        create = parse_create(body, self._maximum_timeout, any_limits=self._sandboxes.any_limits)
         sandbox = await self._sandboxes.create(create)
         return replies.lifecycle(202, sandbox.created_view())
 
@@ -141,8 +142,7 @@ class LifecycleRoutes:
             host = request.headers.get("Host") or address
             return replies.lifecycle(200, {"endpoint": f"{host}{prefix}/sandboxes/{sandbox.id}/proxy/{port}"})
         address = address or request.headers.get("Host", "")
-        path = f"execd/{sandbox.id}" if port == "44772" else f"port/{sandbox.id}/{port}"
-        return replies.lifecycle(200, {"endpoint": f"{address}/{path}"})
+        return replies.lifecycle(200, {"endpoint": self._sandboxes.endpoint(sandbox, port, address)})
 
 
 async def _not_found(request: web.BaseRequest) -> web.Response:

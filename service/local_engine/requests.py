@@ -49,6 +49,7 @@ class CreateRequest:
     env: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     volumes: tuple[VolumeRequest, ...] = ()
+    limits: dict[str, str] = field(default_factory=dict)
 
 
 def parse_json(body: bytes) -> Any:
@@ -61,8 +62,11 @@ def parse_json(body: bytes) -> Any:
         raise Invalid("json_invalid", ["body", position], "JSON decode error", {}, error=text) from error
 
 
-def parse_create(body: bytes, maximum_timeout: int) -> CreateRequest:
-    """Check a create. Raises `Invalid` (422) for what breaks the schema, `Refused` (400) for the rest."""
+def parse_create(body: bytes, maximum_timeout: int, *, any_limits: bool = False) -> CreateRequest:
+    """Check a create. Raises `Invalid` (422) for what breaks the schema, `Refused` (400) for the rest.
+
+    `any_limits`: what is no quantity is let through, as the Kubernetes runtime does.
+    """
     sent = parse_json(body)
     if not isinstance(sent, dict):
         raise Invalid("model_attributes_type", ["body"], "Input should be a valid dictionary", sent)
@@ -83,8 +87,8 @@ def parse_create(body: bytes, maximum_timeout: int) -> CreateRequest:
         message = f"Sandbox timeout {timeout}s exceeds configured maximum of {maximum_timeout}s."
         raise Refused(400, "SANDBOX::INVALID_PARAMETER", message)
     check_labels(metadata)
-    memory = _limits(limits)
-    return CreateRequest(image, tuple(entrypoint), timeout, memory, env or {}, metadata, volumes)
+    memory = None if any_limits else _limits(limits)
+    return CreateRequest(image, tuple(entrypoint), timeout, memory, env or {}, metadata, volumes, limits)
 
 
 def check_labels(metadata: dict[str, str]) -> None:

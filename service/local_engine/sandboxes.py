@@ -32,7 +32,11 @@ MISSING_IMAGE = "no-such-image"
 """Images whose name holds this can't be pulled; every other name means the machine's own programs."""
 
 
-class State(Enum):
+class Phase(Enum):
+    """A state of a sandbox, as a runtime words it: state, reason, message."""
+
+
+class State(Phase):
     """What a sandbox is, as the lifecycle server's Docker runtime words it: state, reason, message."""
 
     RUNNING = ("Running", "CONTAINER_RUNNING", "Sandbox container is running.")
@@ -57,7 +61,7 @@ class Sandbox:
     started: datetime
     expires: datetime | None
     metadata: dict[str, str]
-    state: State = State.RUNNING
+    state: Phase = State.RUNNING
     exit_code: int = 0
     changed: datetime = field(default_factory=lambda: datetime.now(UTC))
     thawed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -114,6 +118,12 @@ class Sandbox:
 class Sandboxes:
     """The table of all sandboxes, oldest first."""
 
+    kind = Sandbox
+    any_limits = False
+    """What is no quantity is let through."""
+    started: Phase = State.RUNNING
+    """What a sandbox is once its first process was started anew."""
+
     def __init__(self, spawner: Spawner, isolation: Isolation, root: Path, volume_root: Path) -> None:
         self._spawner = spawner
         self._isolation = isolation
@@ -136,8 +146,29 @@ class Sandboxes:
         """The sandbox of this id. Raises `Refused` (404)."""
         sandbox = self._table.get(identifier)
         if sandbox is None:
-            raise Refused(404, "DOCKER::SANDBOX_NOT_FOUND", f"Sandbox {identifier} not found.")
+            raise self.missing(identifier)
         return sandbox
+
+    def missing(self, identifier: str) -> Refused:
+        """There is no sandbox of this id."""
+        return Refused(404, "DOCKER::SANDBOX_NOT_FOUND", f"Sandbox {identifier} not found.")
+
+    # -- addresses ----------------------------------------------------------------------------------------
+
+    def endpoint(self, sandbox: Sandbox, port: str, address: str) -> str:
+        """Where a port of the sandbox is reached, at this engine's `address`; only execd's is really served."""
+        path = f"execd/{sandbox.id}" if port == "44772" else f"port/{sandbox.id}/{port}"
+        return f"{address}/{path}"
+
+    def check_reachable(self, sandbox: Sandbox, port: str) -> None:
+        """Raises `Refused` as the proxy does where nothing listens in the sandbox."""
+        if sandbox.gone:
+            message = f"Could not connect to the backend sandbox 127.0.0.1:{port}: All connection attempts failed"
+            raise Refused(502, "BACKEND_CONNECTION_FAILED", message)
+
+    def kill_execd(self, sandbox: Sandbox) -> None:
+        """The daemon dies; what it started lives on."""
+        sandbox.execd.die()
 
     # -- create and delete --------------------------------------------------------------------------------
 
@@ -151,6 +182,10 @@ class Sandboxes:
                 "DOCKER::SANDBOX_IMAGE_PULL_FAILED",
                 f"Failed to pull image {request.image}: no such host",
             )
+        return await self._make(request, mounts, created)
+
+    async def _make(self, request: CreateRequest, mounts: Sequence[Mount], created: datetime) -> Sandbox:
+        """Start it and put it into the table. Raises `Refused`."""
         identifier = str(uuid.uuid4())
         layout = Layout(self._directory / identifier)
         layout.make()
@@ -167,7 +202,7 @@ class Sandboxes:
                 500, "DOCKER::SANDBOX_START_FAILED", f"Failed to start the sandbox: {said or error}"
             ) from error
         now = datetime.now(UTC)
-        sandbox = Sandbox(
+        sandbox = self.kind(
             identifier, request, layout, mounts, env, process, namespaces, files, created, now, expires,
             dict(request.metadata), changed=now,
         )  # fmt: skip
@@ -281,7 +316,7 @@ class Sandboxes:
             sandbox.files = SandboxFiles(sandbox.layout, sandbox.mounts, sandbox.namespaces.init)
         finally:
             sandbox.restarting = False
-        sandbox.state = State.RUNNING
+        sandbox.state = self.started
         sandbox.thawed.set()
         self._begin(sandbox)
 

@@ -100,6 +100,9 @@ class Dispatcher:
         sandbox = self._sandboxes.find(identifier)
         if sandbox is None:
             return reset(request)
+        return await self._to_daemon(request, sandbox, path)
+
+    async def _to_daemon(self, request: web.BaseRequest, sandbox: Sandbox, path: str) -> web.StreamResponse:
         if not sandbox.thawed.is_set():
             await take_in(request, path)
             await sandbox.thawed.wait()
@@ -107,12 +110,21 @@ class Dispatcher:
             return reset(request)
         return await self._execd_request(request, sandbox, path, False)
 
+    def daemon(self, sandbox: Sandbox) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+        """What answers at the port of the sandbox's own daemon, where it has one."""
+
+        async def answer(request: web.BaseRequest) -> web.StreamResponse:
+            try:
+                return await self._to_daemon(request, sandbox, request.path)
+            except ConnectionError:
+                return reset(request)
+
+        return answer
+
     async def _proxied(self, request: web.BaseRequest, identifier: str, port: str, path: str) -> web.StreamResponse:
         sandbox = self._sandboxes.get(identifier)
         place = f"127.0.0.1:{port}"
-        if sandbox.gone:
-            message = f"Could not connect to the backend sandbox {place}: All connection attempts failed"
-            raise Refused(502, "BACKEND_CONNECTION_FAILED", message)
+        self._sandboxes.check_reachable(sandbox, port)
         if not sandbox.thawed.is_set():
             await take_in(request, path)
             try:
@@ -203,8 +215,8 @@ def reset(request: web.BaseRequest) -> web.StreamResponse:
     return web.Response(status=500)
 
 
-def make_server(dispatcher: Dispatcher) -> web.Server:
-    """The aiohttp server around a dispatcher: no access log, large bodies, long lines."""
+def make_server(dispatcher: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> web.Server:
+    """The aiohttp server around what answers: no access log, large bodies, long lines."""
     loop = asyncio.get_running_loop()
 
     def make_request(message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]  # aiohttp's own types are private

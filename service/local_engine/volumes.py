@@ -26,6 +26,10 @@ def claim_directory(name: str, root: Path) -> Path:
     return root / CLAIMS / name
 
 
+class ClaimMissing(Refused):
+    """A claim that must be there already is not."""
+
+
 def resolve(volumes: tuple[VolumeRequest, ...], root: Path) -> list[Mount]:
     """The mounts of a create; missing subdirectories are made. Raises `Refused` (400).
 
@@ -69,7 +73,7 @@ def _source(volume: VolumeRequest, root: Path) -> Path:
         base.mkdir(parents=True, exist_ok=True)
     if volume.claim is not None and not base.is_dir():
         message = f"Volume '{volume.name}': Docker named volume '{volume.claim}' does not exist."
-        raise Refused(400, "VOLUME::PVC_NOT_FOUND", message)
+        raise ClaimMissing(400, "VOLUME::PVC_NOT_FOUND", message)
     source = base / volume.sub_path
     real = os.path.realpath(source)
     if not _within(real, os.path.realpath(base)) or not _within(real, os.path.realpath(root)):
