@@ -158,6 +158,11 @@ class Execd:
 
     # -- the way there
 
+    def output_path(self, command: str, stream: Stream = "output") -> str:
+        """Where execd writes a command's output: ``output`` of a background one, the others of a foreground one."""
+        require_command_id(command)
+        return f"/tmp/{command}.{stream}"  # noqa: S108  # a path in the sandbox
+
     async def ping(self, sandbox_id: str) -> None:
         """Raises unless the daemon answers."""
         reply = await self.call(Call.PING, sandbox_id, "GET", "/ping", PING, MAX_PONG)
@@ -250,14 +255,6 @@ class Execd:
             repeatable=method == "GET",
             server_name=route.server_name,
         )
-
-
-def output_path(command: str, stream: Stream = "output") -> str:
-    """Where execd writes a command's output: ``output`` of a background command, the other two of a
-    foreground one.
-    """
-    require_command_id(command)
-    return f"/tmp/{command}.{stream}"  # noqa: S108  # a path in the sandbox
 
 
 def require_command_id(command: str) -> None:

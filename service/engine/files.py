@@ -28,11 +28,8 @@ STEP = 256 * 1024
 TO_THE_END = 10**18
 
 
-class ExecdFiles:
+class ExecdFiles(Execd):
     """The file calls of the port, which says what each of them does."""
-
-    def __init__(self, execd: Execd) -> None:
-        self._execd = execd
 
     # -- contents
 
@@ -52,7 +49,7 @@ class ExecdFiles:
         form = _Form({"path": path, **_permission(mode, owner, group)}, data, length)
         deadline = Deadline(total=timeout)
         try:
-            async with self._execd.open(
+            async with self.open(
                 Call.UPLOAD, sandbox_id, "POST", "/files/upload", deadline, body=form.pieces(), headers=form.headers
             ) as incoming:
                 await incoming.reply(MAX_EMPTY)
@@ -86,26 +83,26 @@ class ExecdFiles:
 
             async def ask(route: Route) -> Download:
                 async with AsyncExitStack() as tried:
-                    opened = self._execd.open(call, sandbox_id, "GET", url, deadline, headers=headers, route=route)
+                    opened = self.open(call, sandbox_id, "GET", url, deadline, headers=headers, route=route)
                     incoming = await tried.enter_async_context(opened)
                     await incoming.check()
                     download = _range(incoming, offset, TO_THE_END if length is None else length)
                     found.push_async_exit(tried.pop_all())
                     return download
 
-            yield await self._execd.sure(sandbox_id, ask)
+            yield await self.sure(sandbox_id, ask)
 
     async def read_lines(self, sandbox_id: str, path: str, limit: int) -> bytes | None:
         """One download by lines, from the first to the last; None where that is more than ``limit`` bytes."""
         url = f"/files/download?{_query(path)}&offset=1"
 
         async def ask(route: Route) -> bytes | None:
-            async with self._execd.open(Call.READ, sandbox_id, "GET", url, READ, route=route) as incoming:
+            async with self.open(Call.READ, sandbox_id, "GET", url, READ, route=route) as incoming:
                 await incoming.check()
                 data = await incoming.at_most(limit + 1)
                 return data if len(data) <= limit else None
 
-        return await self._execd.sure(sandbox_id, ask)
+        return await self.sure(sandbox_id, ask)
 
     # -- names
 
@@ -161,16 +158,16 @@ class ExecdFiles:
 
     async def _get(self, call: Call, sandbox_id: str, url: str, deadline: Deadline, limit: int) -> Reply:
         async def ask(route: Route) -> Reply:
-            return await self._execd.call(call, sandbox_id, "GET", url, deadline, limit, route=route)
+            return await self.call(call, sandbox_id, "GET", url, deadline, limit, route=route)
 
-        return await self._execd.sure(sandbox_id, ask)
+        return await self.sure(sandbox_id, ask)
 
     async def _post(self, call: Call, sandbox_id: str, url: str, body: Any) -> None:
-        async with self._execd.open(call, sandbox_id, "POST", url, QUICK, body=encode(body)) as incoming:
+        async with self.open(call, sandbox_id, "POST", url, QUICK, body=encode(body)) as incoming:
             await incoming.reply(MAX_EMPTY)
 
     async def _delete(self, sandbox_id: str, url: str, deadline: Deadline) -> None:
-        await self._execd.call(Call.REMOVE, sandbox_id, "DELETE", url, deadline, MAX_EMPTY, max_age=FRESH)
+        await self.call(Call.REMOVE, sandbox_id, "DELETE", url, deadline, MAX_EMPTY, max_age=FRESH)
 
 
 class _Form:

@@ -58,11 +58,11 @@ class Lifecycle:
         """
         if self._told is None and self._learnt is None:
             with contextlib.suppress(SandboxMissing):
-                await self.get(NO_SANDBOX)
+                await self.get_sandbox(NO_SANDBOX)
         return self._told or self._learnt
 
-    async def create(self, spec: SandboxSpec) -> SandboxInfo:
-        """Not idempotent: each POST makes a sandbox."""
+    async def create_sandbox(self, spec: SandboxSpec) -> SandboxInfo:
+        """Not idempotent: each POST makes a sandbox. May take minutes; at most 11."""
         body = _create_body(spec, escape=(self._told or self._learnt) == "kubernetes")
         try:
             reply = await self._call(Call.CREATE, "POST", self._base, CREATE, encode(body))
@@ -75,7 +75,7 @@ class Lifecycle:
             ) from error
         return wire.sandbox(reply.body)
 
-    async def get(self, sandbox_id: str) -> SandboxInfo:
+    async def get_sandbox(self, sandbox_id: str) -> SandboxInfo:
         """The sandbox; an answer about another one is not believed."""
         reply = await self._call(Call.GET, "GET", self._url(sandbox_id), GET)
         info = wire.sandbox(reply.body)
@@ -83,10 +83,10 @@ class Lifecycle:
             raise Unclear("get: the answer is about another sandbox")
         return info
 
-    async def list(
-        self, metadata: Mapping[str, str], *, states: Sequence[SandboxState], page: int, page_size: int
+    async def list_sandboxes(
+        self, metadata: Mapping[str, str], *, states: Sequence[SandboxState] = (), page: int = 1, page_size: int = 200
     ) -> SandboxListing:
-        """One page. ``page`` counts from 1; ``page_size`` is at most 200."""
+        """One page. ``page`` counts from 1; ``page_size`` is at most 200. The filter is the engine's word."""
         query = [
             f"page={page}",
             f"pageSize={page_size}",
@@ -97,24 +97,24 @@ class Lifecycle:
         reply = await self._call(Call.LIST, "GET", f"{self._base}?{'&'.join(query)}", LIST)
         return wire.listing(reply.body)
 
-    async def delete(self, sandbox_id: str) -> None:
+    async def delete_sandbox(self, sandbox_id: str) -> None:
         """Gone already is as good."""
         try:
             await self._call(Call.DELETE, "DELETE", self._url(sandbox_id), DELETE)
         except SandboxMissing:
             return
 
-    async def renew(self, sandbox_id: str, expires_at: float) -> float:
+    async def renew_sandbox(self, sandbox_id: str, expires_at: float) -> float:
         """The expiry now in force, Unix seconds."""
         body = encode({"expiresAt": wire.rfc3339(expires_at)})
         reply = await self._call(Call.RENEW, "POST", f"{self._url(sandbox_id)}/renew-expiration", RENEW, body)
         return wire.renewed(reply.body)
 
-    async def pause(self, sandbox_id: str) -> None:
+    async def pause_sandbox(self, sandbox_id: str) -> None:
         """202 without a body."""
         await self._call(Call.PAUSE, "POST", f"{self._url(sandbox_id)}/pause", PAUSE)
 
-    async def resume(self, sandbox_id: str) -> None:
+    async def resume_sandbox(self, sandbox_id: str) -> None:
         """202 without a body."""
         await self._call(Call.RESUME, "POST", f"{self._url(sandbox_id)}/resume", PAUSE)
 

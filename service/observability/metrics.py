@@ -16,6 +16,7 @@ from service.core.telemetry import LOOPS, ClaimOutcome, Hop, Kind, Settled
 from service.messages import JobState
 from service.observability import buckets
 from service.ports.engine import LossCause
+from service.store.observing import PoolObserver
 from service.store.trouble import KINDS
 
 if TYPE_CHECKING:
@@ -266,8 +267,8 @@ class EngineMetrics:
         self._times[kind,].observe(seconds)
 
 
-class StoreMetrics:
-    """Fills the store's ``PoolObserver``."""
+class StoreMetrics(PoolObserver):
+    """The store's way to Redis."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._in_use = Gauge(

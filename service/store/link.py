@@ -14,7 +14,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError
 
 from service.errors import StoreUnavailable
 from service.store.acknowledge import acknowledged
-from service.store.observing import Nobody, PoolObserver
+from service.store.observing import PoolObserver
 from service.store.scripts import Args, Call
 from service.store.trouble import CAUGHT, kind_of, unavailable
 from service.store.urls import Server, close
@@ -79,7 +79,7 @@ class Link:
         self.client: Redis | RedisCluster = server.open()
         self._replicas = replicas
         self._limit = self._free = max_connections
-        self._observer = observer or Nobody()
+        self._observer = observer or PoolObserver()
         self._observer.limit(max_connections)
         self._waiting: deque[_Ask] = deque()
         self._flush_is_due = False

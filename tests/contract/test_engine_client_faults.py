@@ -602,7 +602,7 @@ async def test_there_is_none_is_asked_again_where_an_old_way_there_is_another_no
 ) -> None:
     """The endpoint of a sandbox that is gone may have become another sandbox's."""
     clock = [time.monotonic()]
-    monkeypatch.setattr(rig.engine._endpoints, "_clock", lambda: clock[0])
+    monkeypatch.setattr(rig.engine.endpoints, "_clock", lambda: clock[0])
     code = "FILE_NOT_FOUND" if name == "read" else "INVALID_REQUEST_BODY"
     rig.behave = answering(reply(404, {"code": code, "message": "x"}))
     with pytest.raises((CommandMissing, FileMissing)):
@@ -619,7 +619,7 @@ async def test_there_is_none_is_asked_again_where_an_old_way_there_is_another_no
 async def test_what_is_sent_goes_by_a_fresh_way(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.behave = answering(stream_head() + chunk(INIT) + chunk(COMPLETE) + chunk(b""))
     clock = [time.monotonic()]
-    monkeypatch.setattr(rig.engine._endpoints, "_clock", lambda: clock[0])
+    monkeypatch.setattr(rig.engine.endpoints, "_clock", lambda: clock[0])
     await rig.engine.submit("sb", COMMAND)
     await rig.engine.submit("sb", COMMAND)
     assert rig.server.count("GET", "/v1/sandboxes/sb/endpoints") == 1

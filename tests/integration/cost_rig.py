@@ -17,7 +17,7 @@ from service.core import identity
 from service.core.app import Core
 from service.engine import OpenSandboxEngine
 from service.store import open_store
-from service.store.observing import Nobody
+from service.store.observing import PoolObserver
 from service.store.scripts import scripts
 from tests.integration.core_rig import KEY, Rig
 
@@ -38,7 +38,7 @@ class Spent(msgspec.Struct, frozen=True):
         return self.commands.total(), self.trips, self.calls.total()
 
 
-class _Trips(Nobody):
+class _Trips(PoolObserver):
     def __init__(self) -> None:
         self.count = 0
 

@@ -105,7 +105,7 @@ async def submission(bench: Bench, key: str | None) -> Spent:
 
 
 async def submission_of_an_old_route(bench: Bench) -> Spent:
-    route = bench.core.engine._endpoints  # type: ignore[attr-defined]
+    route = bench.core.engine.endpoints  # type: ignore[attr-defined]
     clock = route._clock
     route._clock = lambda: clock() + 6
     try:
