@@ -59,11 +59,12 @@ LATE = {
 
 
 class Import(NamedTuple):
-    """``late``: within a function."""
+    """``late``: within a function. ``typed``: for types alone."""
 
     by: str
     of: str
-    late: bool
+    late: bool = False
+    typed: bool = False
 
 
 def modules() -> dict[str, Path]:
@@ -82,12 +83,10 @@ def imports_of(name: str, text: str) -> Iterator[Import]:
     """All of a module, those for types too."""
     tree = ast.parse(text)
     package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
-    late = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-    }
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    late = {id(node) for function in functions for node in ast.walk(function)}
+    guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    typed = {id(node) for guard in guards for node in ast.walk(guard)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
@@ -98,7 +97,7 @@ def imports_of(name: str, text: str) -> Iterator[Import]:
             targets = [one if one in MODULES else module for one in inner]
         else:
             continue
-        yield from (Import(name, target, id(node) in late) for target in targets)
+        yield from (Import(name, target, id(node) in late, id(node) in typed) for target in targets)
 
 
 IMPORTS = [found for name, path in MODULES.items() for found in imports_of(name, path.read_text())]
@@ -133,10 +132,11 @@ def forbidden(imports: list[Import]) -> list[Import]:
 
 
 def circle(imports: list[Import]) -> list[str]:
-    """The modules of a circle, if there is one."""
+    """The modules of a circle, if there is one; late imports count, and those for types alone don't."""
     graph: dict[str, set[str]] = {}
     for found in imports:
-        graph.setdefault(found.by, set()).add(found.of)
+        if not found.typed:
+            graph.setdefault(found.by, set()).add(found.of)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -171,14 +171,14 @@ def test_an_import_within_a_function_has_a_reason() -> None:
 @pytest.mark.parametrize(
     "found",
     [
-        Import("service.core.app", "service.api.exchange", False),
-        Import("service.ports.store", "service.store.link", False),
-        Import("service.api.routes", "service.server.logs", True),
-        Import("service.server.replica", "service.cli.app", True),
-        Import("service.client.calls", "service.settings", False),
-        Import("service.local_engine.engine", "service.errors", False),
-        Import("service.api.routes", "service.client", False),
-        Import("service.store.keys", "service.engine.wire", False),
+        Import("service.core.app", "service.api.exchange"),
+        Import("service.ports.store", "service.store.link"),
+        Import("service.api.routes", "service.server.logs", late=True),
+        Import("service.server.replica", "service.cli.app", late=True),
+        Import("service.client.calls", "service.settings"),
+        Import("service.local_engine.engine", "service.errors"),
+        Import("service.api.routes", "service.client"),
+        Import("service.store.keys", "service.engine.wire"),
     ],
 )
 def test_an_import_that_runs_back_is_found(found: Import) -> None:
@@ -188,5 +188,5 @@ def test_an_import_that_runs_back_is_found(found: Import) -> None:
 def test_a_circle_is_found_also_through_a_late_import() -> None:
     text = "def f():\n    from . import replica\n"
     back = list(imports_of("service.server.listening", text))
-    assert back == [Import("service.server.listening", "service.server.replica", True)]
+    assert back == [Import("service.server.listening", "service.server.replica", late=True)]
     assert circle([*OWN, *back])
