@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import oncebox
 from service import errors, messages, settings
 from service.api.openapi import documents
+from service.api.schema_words import in_words
 from service.cli.app import SECTIONS, app
 
 HERE = Path(__file__).resolve().parent / "reference"
@@ -236,23 +237,11 @@ def fields_table(name: str, schema: dict[str, Any]) -> str:
 
 def type_of(schema: dict[str, Any]) -> str:
     """A schema in a few words."""
-    if "$ref" in schema:
-        return f"`{schema['$ref'].rpartition('/')[2]}`"
-    if "anyOf" in schema:
-        kinds = [type_of(part) for part in schema["anyOf"]]
-        return " or ".join(dict.fromkeys(kinds))
-    if "enum" in schema:
-        return " or ".join(f"`{value}`" for value in schema["enum"])
-    kind = str(schema.get("type", "any"))
-    if kind == "array":
-        return f"list of {type_of(schema.get('items', {}))}"
-    if isinstance(extra := schema.get("additionalProperties"), dict) and extra:
-        return f"object of {type_of(extra)}"
-    words = {"minimum": "at least", "maximum": "at most", "minLength": "length at least", "maxLength": "length at most"}
-    limits = [f"{word} {schema[limit]}" for limit, word in words.items() if limit in schema]
-    if "pattern" in schema:
-        limits.append(f"`{schema['pattern']}`")
-    return ", ".join([kind, *limits])
+
+    def code(text: str) -> str:
+        return f"`{text}`"
+
+    return in_words(schema, named=code, code=code)
 
 
 # -- SDK

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from service.api.schema_words import in_words
 from service.errors import BY_CODE
 
 _STYLE = """
@@ -197,28 +198,11 @@ def _shown(value: Any) -> str:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    if "$ref" in schema:
-        name = escape(schema["$ref"].rpartition("/")[2])
-        return f'<a href="#schema-{name}">{name}</a>'
-    if "anyOf" in schema:
-        return " or ".join(_kind(item) for item in schema["anyOf"])
-    if "enum" in schema:
-        return ", ".join(f"<code>{escape(str(value))}</code>" for value in schema["enum"])
-    if schema.get("type") == "array":
-        return f"list of {_kind(schema.get('items', {}))}"
-    if isinstance(values := schema.get("additionalProperties"), dict):
-        return f"object of {_kind(values)}"
-    limits = [
-        f"{words} {schema[name]}"
-        for name, words in (
-            ("minimum", "from"),
-            ("maximum", "to"),
-            ("minLength", "length from"),
-            ("maxLength", "to" if "minLength" in schema else "length to"),
-        )
-        if name in schema
-    ]
-    return escape(" ".join([str(schema.get("type", "any")) + ("," if "length" in " ".join(limits) else ""), *limits]))
+    return in_words(schema, named=lambda name: f'<a href="#schema-{escape(name)}">{escape(name)}</a>', code=_code)
+
+
+def _code(text: str) -> str:
+    return f"<code>{escape(text)}</code>"
 
 
 def _table(title: str, rows: list[str]) -> str:
