@@ -4,6 +4,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
@@ -15,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from service.core import fence
-from service.core.fence import Fence, Look, Marker
+from service.core.fence import Fence, Look, Marker, Streams
 from tests.contract.fence_commands import CASES, Case
-from tests.contract.fence_rig import Ended, Execd, boot_mark, fenced
+from tests.contract.fence_rig import ANOTHER, OTHER_USER, Ended, Execd, boot_mark, fenced
 from tests.contract.fence_startups import NO_PATH, STARTS, Start, compare, here
 from tests.contract.local_engine_rig import BWRAP_MISSING, RunningEngine, RunningSandbox
 from tests.support.ports import free_port
@@ -46,7 +47,7 @@ class Site:
 
     def short(self, text: str) -> str:
         """One of our own small commands."""
-        return self.execd.run(text).output.decode()
+        return self.execd.own(text)
 
     def look(self, token: str) -> Look:
         return fence.parse_look(self.short(fence.look(self.execd.directory, token)))
@@ -59,15 +60,16 @@ class Site:
         self.execd = Execd(self.sandbox.execd, self.execd.directory)
 
 
-@pytest.fixture(params=["plain", "bwrap", "execd"])
+@pytest.fixture(params=["plain", "bwrap", "execd", f"execd{ANOTHER}"])
 def site(request: pytest.FixtureRequest, spawn: Spawner, tmp_path: Path) -> Iterator[Site]:
     """Each kind of engine, with a fence directory of its own."""
     directory = f"/tmp/oncebox-test-{secrets.token_hex(8)}"
-    if request.param == "execd":
+    if request.param.startswith("execd"):
         url = os.environ.get("ONCEBOX_TEST_EXECD_URL")
         if not url:
             pytest.skip("ONCEBOX_TEST_EXECD_URL names no real execd")
         site = Site(Execd(url, directory), None)
+        site.execd.user = OTHER_USER if request.param.endswith(ANOTHER) else None
     else:
         if request.param == "bwrap" and BWRAP_MISSING:
             pytest.skip(BWRAP_MISSING)
@@ -181,6 +183,26 @@ def test_so_they_do_where_the_environment_of_their_daemon_acts(daemons: Daemons)
         assert [found for found in threads.map(differs, STARTS) if found] == []
 
 
+def test_a_command_reads_its_input_has_its_streams_apart_and_words_are_not_parsed(site: Site) -> None:
+    boot = site.boot.text
+    given = fence.input_path(site.execd.directory, secrets.token_hex(16))
+    site.short(f"printf 'a\\000b' >{given}; chmod 444 {given}")
+    how = {"boot": boot, "words": True, "streams": Streams(stdin=given, apart=True)}
+    words = ["sh", "-c", 'printf "%s|" "$@"; cat; echo err >&2; id -u; exit 5', "sh", "a b", "*", "$HOME"]
+    ended = site.execd.run(*fenced(site.execd, shlex.join(words), secrets.token_hex(16), **how))
+    user = site.execd.user if site.execd.user is not None else int(site.short("id -u"))
+    assert (ended.code, ended.output) == (5, b"a b|*|$HOME|a\0b%d\n" % user)
+    assert ended.errors == b"err\n"
+
+
+def test_a_command_without_the_input_that_it_is_to_read_runs_nothing(site: Site) -> None:
+    token = secrets.token_hex(16)
+    ended = site.execd.run(*fenced(site.execd, "echo ran", token, streams=Streams(stdin="/nosuch", apart=True)))
+    assert (ended.code, fence.parse_marker(ended.output, token)) == (fence.NOTHING_RAN, Marker("input"))
+    assert ended.errors is None
+    assert site.look(token).fence is None
+
+
 def test_a_doubled_submission_runs_once_and_leads_to_the_run(site: Site) -> None:
     token, boot = secrets.token_hex(16), site.boot.text
     counter = f"{site.execd.directory}/ran"
@@ -211,7 +233,7 @@ def test_a_doubled_submission_runs_once_and_leads_to_the_run(site: Site) -> None
 def test_a_foreground_run_notes_where_its_output_goes(site: Site) -> None:
     token = secrets.token_hex(16)
     text, env = fenced(site.execd, "echo out; echo err >&2; exit 3", token, boot=site.boot.text)
-    site.execd.call("POST", "/command", {"command": text, "envs": env})
+    site.execd.foreground(text, env)
     noted = site.look(token).fence
     assert noted is not None
     assert noted.log is not None
