@@ -63,7 +63,8 @@ def idle(w: World, s: State) -> Iterator[OwnStep]:
     """A request comes, or the follower goes on with a submission that met a void."""
     resumes = s.claim is not None and s.claim.state is ACCEPTED and met_a_void(w, s, s.claim)
     if resumes and s.claim is not None:
-        yield from taken(w, s, "reopen", at(s) + 1, s.claim.request, cancel=s.claim.cancel)
+        kept = s.claim.input if w.reads else 0
+        yield from taken(w, s, "reopen", at(s) + 1, s.claim.request, cancel=s.claim.cancel, kept=kept)
     if not s.left.calls:
         return
     for request in (1, 2) if w.others and s.tokens else (1,):
@@ -109,16 +110,34 @@ def claiming(w: World, s: State, owner: Owner) -> Iterator[OwnStep]:
         return
     own = proves_first(w, s, owner)
     token = s.tokens + 1
-    s, owner = s._replace(tokens=token), owner._replace(token=token, own=own)
+    s, owner = uploaded(w, s._replace(tokens=token), owner._replace(token=token, own=own))
     change: dict[str, Any] = {"attempt": 1, "token": token, "request": owner.request}
     anothers = owner.earlier not in (0, owner.request)
     if owner.boot and not anothers:
         boot = owner.boot if w.has("the mark is in the write that dispatches") else 0
-        claimed = w.write("claim", s, D, boot=boot, **change)
+        claimed = w.write("claim", s, D, boot=boot, input=owner.input, **change)
         yield "claims and dispatches attempt 1", claimed, owner._replace(phase="sending")
     else:
         phase = "failed" if owner.phase == "failed" else "earlier" if anothers else "ready"
         yield "claims attempt 1", w.write("claim", s, C, **change), owner._replace(phase=phase)
+
+
+def uploaded(w: World, s: State, owner: Owner) -> tuple[State, Owner]:
+    """What the command is to read is written before anything that lets it be sent; by the next attempt of a follower
+    not again: it has the file that the claim names.
+    """
+    if not w.reads or owner.input:
+        return s, owner
+    own_name = w.has("each upload has a name of its own")
+    file = 10 * owner.epoch + owner.token if own_name else 1
+    owner = owner._replace(input=file)
+    if s.left.uploads:
+        s = spend(s, "uploads")._replace(uploads=s.uploads | {(file, owner.request)})
+    return (written(s, file, owner.request) if w.has("the input is written before the dispatch") else s), owner
+
+
+def written(s: State, file: int, request: int) -> State:
+    return s._replace(inputs=frozenset(each for each in s.inputs if each[0] != file) | {(file, request)})
 
 
 def proves_first(w: World, s: State, owner: Owner) -> bool:
@@ -142,7 +161,15 @@ def marked(w: World, s: State) -> tuple[State, int]:
 
 
 def taken(
-    w: World, s: State, script: str, attempt: int, request: int, *, cancel: bool = False, own: bool = False
+    w: World,
+    s: State,
+    script: str,
+    attempt: int,
+    request: int,
+    *,
+    cancel: bool = False,
+    own: bool = False,
+    kept: int = 0,
 ) -> Iterator[OwnStep]:
     if attempt > w.attempts or s.claim is None:
         return
@@ -151,7 +178,7 @@ def taken(
     new = s if again else s._replace(tokens=token)
     change = {"attempt": attempt, "token": token, "epoch": epoch, "request": request}
     new = w.write(script, new, C, cancel=cancel, met="", boot=0, **change)
-    owner = Owner(attempt, token, "claimed", request=request, epoch=epoch, own=own)
+    owner = Owner(attempt, token, "claimed", request=request, epoch=epoch, own=own, input=kept)
     yield f"{script}s attempt {attempt} for {request}", new, owner
 
 
@@ -220,7 +247,7 @@ def working(w: World, s: State, owner: Owner) -> Iterator[OwnStep]:
         case "sending":
             if mine and s.claim is not None and s.claim.state is D:
                 yield "is refused, or gives it back unsent", w.write("settle", s, REFUSED), None
-            message = Message(owner.attempt, owner.token, owner.boot, owner.request)
+            message = Message(owner.attempt, owner.token, owner.boot, owner.request, owner.input)
             yield "sends", s._replace(messages=(*s.messages, message)), owner._replace(phase="waiting")
         case "waiting":
             yield from answered(w, s, owner, mine)
@@ -269,13 +296,16 @@ def dispatch(w: World, s: State, owner: Owner, mine: bool) -> Iterator[OwnStep]:
     elif s.claim.cancel:
         yield "does not start what is cancelled", w.write("settle", s, CLOSED, why="cancelled"), None
     else:
-        sent = w.write("dispatch", s, D, boot=owner.boot)
+        s, sending = uploaded(w, s, sending)
+        sent = w.write("dispatch", s, D, boot=owner.boot, input=sending.input)
         yield "dispatches", sent, sending
         if w.blind:
-            yield "dispatches, and the answer is lost", sent, owner
+            yield "dispatches, and the answer is lost", sent, owner._replace(input=sending.input)
 
 
 def answered(w: World, s: State, owner: Owner, mine: bool) -> Iterator[OwnStep]:
+    if owner.input and not w.has("the input is written before the dispatch") and not read(s, owner.input):
+        yield "writes its input", written(s, owner.input, owner.request), owner
     state = s.claim.state if s.claim else None
     if mine and state in (D, U):
         for token, met in s.replies:
@@ -365,6 +395,11 @@ def confirmed(w: World, s: State, claim: Claim) -> Iterator[Step]:
             yield "it met a void", w.follow(s, VOIDED)
         case "none":
             yield "there was no fence to be had", w.follow(s, REFUSED)
+        case "input" if not w.has("who found no input looks for a fence"):
+            yield "it found no input", w.follow(s, REFUSED)
+        case "input" if s.mark == claim.boot and kind_of(s, claim.attempt) is None:
+            made = s._replace(fences=s.fences | {(claim.attempt, "void")})
+            yield "it found no input: voided", w.follow(made, VOIDED)
         case "boot" if not w.has("what met another mark is not sent again"):
             yield "it met another mark: sent again", w.follow(s, REFUSED)
         case _:
@@ -461,6 +496,9 @@ def execd(w: World, s: State) -> Iterator[Step]:
         yield from continued(w, s._replace(wrappers=tuple(others)), wrapper)
     for attempt in s.alive:
         yield f"attempt {attempt} ends", s._replace(alive=s.alive - {attempt})
+    for file, request in s.uploads:
+        late = s._replace(uploads=s.uploads - {(file, request)})
+        yield "a late copy of an upload arrives", written(late, file, request)
 
 
 def replied(s: State, message: Message, met: str) -> State:
@@ -471,11 +509,28 @@ def compared(w: World, s: State, message: Message, more: str) -> Iterator[Step]:
     name = f"execd starts attempt {message.attempt}{more}"
     if s.mark != message.boot and w.has("the wrapper compares the mark first"):
         yield f"{name}: another mark", replied(s, message, "boot")
+    elif message.input and not read(s, message.input) and w.has("the input is opened before the fence is made"):
+        yield f"{name}: no input", replied(missed(w, s), message, "input")
     elif w.fine:
         yield name, s._replace(wrappers=(*s.wrappers, Wrapper(message, "compared")))
     else:
         for then, new in made(w, s, message):
             yield f"{name}: {then}", new
+
+
+def read(s: State, file: int) -> int:
+    """Whose request's content is in a file; 0: it is not there."""
+    return next((request for name, request in s.inputs if name == file), 0)
+
+
+def missed(w: World, s: State) -> State:
+    """An input is not there: only where a job removed it."""
+    return s if w.budget.unlinks else s._replace(fault=s.fault or NO_INPUT)
+
+
+NO_INPUT = "what it was to read was not there"
+ANOTHERS_INPUT = "it read what another request sent"
+RAN_ALL_THE_SAME = "failed for want of its input, but it ran"
 
 
 def continued(w: World, s: State, wrapper: Wrapper) -> Iterator[Step]:
@@ -524,6 +579,11 @@ def begun(w: World, s: State, message: Message) -> Iterator[Step]:
     fences = s.fences
     if message.boot and (message.attempt, "empty") in fences:
         fences = fences - {(message.attempt, "empty")} | {(message.attempt, details)}
+    if message.input and not (content := read(s, message.input)):
+        yield "ends without its input", replied(missed(w, s._replace(fences=fences)), message, "nothing")
+        return
+    if message.input and content != message.request:
+        fault = fault or ANOTHERS_INPUT
     ran = s._replace(
         fences=fences,
         alive=s.alive | {message.attempt},
@@ -569,6 +629,8 @@ def troubles(w: World, s: State) -> Iterator[Step]:
     if left.wipes and s.alive:
         yield "the job wipes the directory", spend(s, "wipes")._replace(**WIPED)
     yield from forged(s)
+    if left.unlinks and s.inputs:
+        yield "a job removes the inputs", spend(s, "unlinks")._replace(inputs=frozenset())
     if left.marks and not s.mark and not s.full:
         made = s._replace(mark=len(s.starts) + 1, starts=(*s.starts, s.start))
         yield "another job makes the mark", spend(made, "marks")
@@ -580,9 +642,11 @@ def troubles(w: World, s: State) -> Iterator[Step]:
         yield "a cancel is wished", w.write("wish", spend(s, "cancels"), s.claim.state, cancel=True)
     if left.cleans and s.claim and s.claim.state is CLOSED and not s.alive:
         yield from cleaned(w, s)
+    elif left.cleans and s.inputs and not w.has("an input is kept for as long as an attempt can follow"):
+        yield "inputs are cleaned away", spend(s, "cleans")._replace(inputs=frozenset())
 
 
-WIPED: dict[str, Any] = {"fences": frozenset(), "names": frozenset(), "mark": 0}
+WIPED: dict[str, Any] = {"fences": frozenset(), "names": frozenset(), "mark": 0, "inputs": frozenset()}
 
 
 def forged(s: State) -> Iterator[Step]:
@@ -616,7 +680,7 @@ def cleaned(w: World, s: State) -> Iterator[Step]:
     under_way = bool(s.messages or s.wrappers)
     if under_way and w.has("cleaning waits for what is under way"):
         return
-    new = spend(s, "cleans")._replace(fences=frozenset(), names=frozenset())
+    new = spend(s, "cleans")._replace(fences=frozenset(), names=frozenset(), inputs=frozenset())
     if w.has("cleaning waits for the claim"):
         new = new._replace(claim=None, left=new.left._replace(calls=0), owners=(None, None))
     yield "old fences are cleaned away", new
@@ -645,6 +709,8 @@ def said_wrongly(s: State, claim: Claim) -> str:
             return ANOTHERS
     if claim.state is VOIDED and claim.attempt in s.ran:
         return "voided, but it ran"
+    if claim.state is REFUSED and claim.met == "input" and claim.attempt in s.ran:
+        return RAN_ALL_THE_SAME
     if claim.state is CLOSED and claim.why == "cancelled" and claim.attempt in s.ran:
         return "cancelled before it started, but it ran"
     if following and claim.attempt not in s.ran:

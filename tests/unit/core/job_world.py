@@ -3,7 +3,8 @@
 Two replicas and callers that retry one key. Messages to execd come late, doubled or never, replies are lost, a
 replica stops at any step and goes on later, Redis is emptied or falls back to an older state, the container comes
 back with another file system or with the same, a job wipes the fence directory, or removes its own fence, and prints
-what a wrapper prints that ran nothing, another job makes the mark, the disk is full for a while, a wrapper or a void
+what a wrapper prints that ran nothing, or removes what it was to read, another job makes the mark, an upload of what a
+command is to read comes late, the disk is full for a while, a wrapper or a void
 dies half-way, callers cancel, old fences are cleaned away, and another request comes with the same key.
 
 The claim moves only as `service.core.states.SCRIPTS` allows.
@@ -42,6 +43,7 @@ class Claim(NamedTuple):
     why: str = ""
     request: int = 1
     epoch: int = 1
+    input: int = 0
 
 
 class Owner(NamedTuple):
@@ -59,6 +61,8 @@ class Owner(NamedTuple):
     """Whose run the fence names."""
     own: bool = False
     """No other request can have had the key."""
+    input: int = 0
+    """The file with what the command is to read; 0: none."""
 
 
 class Message(NamedTuple):
@@ -68,6 +72,7 @@ class Message(NamedTuple):
     token: int
     boot: int
     request: int = 1
+    input: int = 0
 
 
 class Wrapper(NamedTuple):
@@ -97,6 +102,8 @@ class Budget(NamedTuple):
     marks: int = 0
     losses: int = 0
     expiries: int = 0
+    uploads: int = 0
+    unlinks: int = 0
 
 
 class State(NamedTuple):
@@ -129,6 +136,10 @@ class State(NamedTuple):
     """Requests and their answers."""
     refused_on_their_way: frozenset[int] = frozenset()
     """Tokens of messages whose caller was told that they run nothing."""
+    inputs: frozenset[tuple[int, int]] = frozenset()
+    """Files that commands are to read, and whose request's content is in them."""
+    uploads: frozenset[tuple[int, int]] = frozenset()
+    """Copies of uploads that are still under way."""
     fault: str = ""
 
 
@@ -151,6 +162,8 @@ class World:
     again: bool = False
     """Who lost a reply tries again under the same token."""
     attempts: int = MAX_ATTEMPT
+    reads: bool = False
+    """Commands have an input."""
     marked: bool = False
     """The mark was made when the sandbox became ready."""
     moves: set[tuple[str, ClaimState | None, ClaimState]] = field(default_factory=set)

@@ -8,7 +8,16 @@ from dataclasses import replace
 import pytest
 
 from service.core.states import SCRIPTS, ClaimState
-from tests.unit.core.job_protocol import ANOTHERS, FOREVER, NOT_NOTHING, TWICE, explore
+from tests.unit.core.job_protocol import (
+    ANOTHERS,
+    ANOTHERS_INPUT,
+    FOREVER,
+    NO_INPUT,
+    NOT_NOTHING,
+    RAN_ALL_THE_SAME,
+    TWICE,
+    explore,
+)
 from tests.unit.core.job_world import Budget, World
 
 WORLDS = {
@@ -33,6 +42,19 @@ WORLDS = {
         Budget(calls=2, flushes=1, crashes=0), others=True, attempts=2, again=True
     ),
     "no fence can be made": World(Budget(copies=1, flushes=1), fences=False),
+    "commands read, and Redis is emptied": World(Budget(calls=3, flushes=1, crashes=0), reads=True, attempts=2),
+    "commands read, and the file system is replaced": World(
+        Budget(copies=1, swaps=1, crashes=0), reads=True, attempts=2
+    ),
+    "commands read, and inputs and fences are cleaned away": World(
+        Budget(copies=1, cleans=1, crashes=0), reads=True, attempts=2
+    ),
+    "commands read, another request has the key, and an upload is late": World(
+        Budget(calls=2, flushes=1, crashes=0, uploads=1), others=True, reads=True, attempts=2
+    ),
+    "a job removes what others are to read": World(
+        Budget(copies=1, unlinks=1, crashes=0), reads=True, attempts=2, marked=True
+    ),
 }
 
 Move = tuple[str, ClaimState | None, ClaimState]
@@ -185,6 +207,37 @@ RULES: list[tuple[str, tuple[str, ...], str, str]] = [
         ("an old reading is not written back as this Redis's own",),
         "another request has the key",
         ANOTHERS,
+    ),
+    # What a command reads
+    (
+        "an input before the dispatch",
+        ("the input is written before the dispatch",),
+        "commands read, and the file system is replaced",
+        NO_INPUT,
+    ),
+    (
+        "a name for each upload",
+        ("each upload has a name of its own",),
+        "commands read, another request has the key, and an upload is late",
+        ANOTHERS_INPUT,
+    ),
+    (
+        "the input before the fence",
+        ("the input is opened before the fence is made",),
+        "a job removes what others are to read",
+        "followed, but it never ran",
+    ),
+    (
+        "no input is no proof",
+        ("who found no input looks for a fence",),
+        "a job removes what others are to read",
+        RAN_ALL_THE_SAME,
+    ),
+    (
+        "keeping the input",
+        ("an input is kept for as long as an attempt can follow",),
+        "commands read, and inputs and fences are cleaned away",
+        NO_INPUT,
     ),
     # What the texts are made of
     (
