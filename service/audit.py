@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 
-import msgspec
+from service.log_writer import Fields
 
 AUDIT = 25
 """Between INFO and WARNING; nothing but the audit trail is logged at it."""
@@ -19,18 +19,11 @@ logging.addLevelName(AUDIT, "AUDIT")
 log = logging.getLogger("oncebox.audit")
 
 
-class AuditLine(dict[str, object]):
-    """What is logged of one change; as text it is JSON."""
-
-    def __str__(self) -> str:
-        return msgspec.json.encode(self).decode("utf-8", "replace")
-
-
 def record(action: str, outcome: str, **fields: object) -> None:
     """Write one line; fields that are None are left out."""
     if log.isEnabledFor(AUDIT):
         known = {name: value for name, value in fields.items() if value is not None}
-        line = AuditLine({"action": action, "outcome": outcome, **known})
+        line = Fields({"action": action, "outcome": outcome, **known})
         log.log(AUDIT, "%s", line, extra={"fields": line})
 
 

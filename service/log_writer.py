@@ -12,6 +12,16 @@ import threading
 import time
 from collections import deque
 
+import msgspec
+
+
+class Fields(dict[str, object]):
+    """What a record says beside its message, as ``extra={"fields": ...}``; as text it is JSON."""
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode("utf-8", "replace")
+
+
 MOST_WAITING = 4 * 1024 * 1024
 """Characters that wait to be written at the most."""
 LAST_LINES = 1.0

@@ -8,10 +8,10 @@ from starlette.routing import Router
 
 from service.api import openapi, routes, scraping, system
 from service.api.auditing import Audit
-from service.api.auth import Authenticator, OneTenant
+from service.api.auth import Authenticator, NoKeys
 from service.api.middleware import Auth, Body, Edge, Guard, Keys
 from service.api.observing import Observed, Observer
-from service.api.rates import Rates
+from service.api.rates import RateLimits
 from service.api.turns import Turns
 from service.errors import NotFound
 from service.settings import SettingsError
@@ -69,7 +69,7 @@ class Application:
         makes = [path for endpoint in self.endpoints if endpoint.makes for path in endpoint.paths]
         public = [path for endpoint in self.endpoints if not endpoint.tenant for path in endpoint.paths]
         self._body = Body(router, room=self.core.room)
-        limited = Rates(self._body, core=self.core, makes=makes)
+        limited = RateLimits(self._body, core=self.core, makes=makes)
         app: ASGIApp = Auth(Turns(limited), authenticator=self.authenticator, public=public)
         app = Keys(Guard(app, local=local), makes=makes)
 
@@ -111,7 +111,7 @@ def authenticator_of(settings: Settings) -> Authenticator:
     """
     if settings.has_keys:
         raise SettingsError("ONCEBOX_TENANTS names keys, and the application was given nobody who reads them")
-    return OneTenant()
+    return NoKeys()
 
 
 async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,7 +17,7 @@ class Authenticator(Protocol):
         ...
 
 
-class OneTenant:
+class NoKeys:
     """No API keys: whoever reaches the service is the one tenant."""
 
     def authenticate(self, headers: Mapping[str, Sequence[str]]) -> str:

@@ -1,8 +1,8 @@
 """What happens around every request: small ASGI applications, outermost first.
 
 ``Edge`` (request id, problems, access log), ``Keys`` (Idempotency-Key), ``Guard`` (limits on the head, Host,
-Origin), ``Auth``, ``Turns`` (`api.turns`), ``Rates`` (`api.rates`), ``Body`` (read whole, bounded in size and time);
-then the routes.
+Origin), ``Auth``, ``Turns`` (`api.turns`), ``RateLimits`` (`api.rates`), ``Body`` (read whole, bounded in size and
+time); then the routes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import msgspec
 
 from service import context
 from service.api.caller import CallerGone
@@ -34,6 +32,7 @@ from service.errors import (
     PayloadTooLarge,
     UnsupportedMediaType,
 )
+from service.log_writer import Fields
 from service.messages import MAX_BODY
 from service.settings import is_loopback
 
@@ -221,18 +220,11 @@ async def _linger(exchange: Exchange, receive: Receive) -> None:
         pass
 
 
-class AccessLine(dict[str, object]):
-    """What is logged of one request; as text it is JSON."""
-
-    def __str__(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-
 def _log_access(exchange: Exchange, seconds: float) -> None:
     quiet = exchange.route in ("/healthz", "/readyz", "/metrics") and exchange.status == 200
     level = logging.DEBUG if quiet else logging.INFO
     if access_log.isEnabledFor(level):
-        line = AccessLine(
+        line = Fields(
             {
                 "method": exchange.method[:16],
                 "route": exchange.route,

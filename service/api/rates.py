@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 HOLD = 3.0
 """Seconds at most for which the answer to somebody who did not wait is held back: it costs nothing, and a flood that
 waits for its answers is slowed to what can be borne."""
-HELD = 256
+MOST_HELD = 256
 """Answers held back at once; more are given at once."""
 
 
-class Rates:
+class RateLimits:
     """Counts a request of a known tenant before its body is read. ``makes``: paths whose POSTs are submits."""
 
     def __init__(self, app: ASGIApp, *, core: Core, makes: Collection[str]) -> None:
@@ -58,7 +58,7 @@ class Rates:
     async def _hold(self, tenant: str, wait: float) -> None:
         """The longer, the more of this tenant's are held; and each for another time, since they would come again at
         once together."""
-        if self.held.total() >= HELD:
+        if self.held.total() >= MOST_HELD:
             return
         self.held[tenant] += 1
         try:

@@ -20,7 +20,7 @@ HANGS = 1
 log = logging.getLogger("oncebox")
 
 
-class Deadline:
+class Watchdog:
     """Ends the process ``seconds`` after the first signal, if it is still there.
 
     ``signalled`` is a handler for `signal.signal`, not for the event loop, which may be what hangs. It takes no lock,

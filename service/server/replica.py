@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from service.app import build_core, create_app
 from service.observability import Observability
 from service.server.connections import ABORT_SECONDS, Connections, raise_descriptors
-from service.server.ending import Deadline, end_at_once, leave
+from service.server.ending import Watchdog, end_at_once, leave
 from service.server.listening import BACKLOG, bind, url_of
 from service.tenants import Tenants
 
@@ -44,10 +44,10 @@ async def run_replica(settings: Settings, ready: Callable[[str], None], *, share
     loop = asyncio.get_running_loop()
     loop.set_default_executor(executor)
     replica = await Replica.start(settings, shared=shared)
-    deadline = Deadline(settings.shutdown_delay + settings.shutdown_grace + CLOSING_SECONDS + LAST_SECONDS)
+    watchdog = Watchdog(settings.shutdown_delay + settings.shutdown_grace + CLOSING_SECONDS + LAST_SECONDS)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, replica.signalled)
-        signal.signal(number, deadline.signalled)  # beside the loop's own, which is told as before
+        signal.signal(number, watchdog.signalled)  # beside the loop's own, which is told as before
     if settings.has_keys:  # without keys a closed terminal ends the service, as ever
         loop.add_signal_handler(signal.SIGHUP, replica.reload)
     raise_descriptors()  # not before: what runs in the local engine inherits what it had

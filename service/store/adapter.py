@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Self
+from typing import Any
 
 from service.errors import StoreUnavailable
 from service.ports.store import StoreHealth
 from service.store import keys
 from service.store.base import call
 from service.store.changes import changes
-from service.store.claims import Claims
+from service.store.claims import Transitions
 from service.store.indexes import Indexes
 from service.store.link import Link
 from service.store.observing import PoolObserver
@@ -22,34 +22,11 @@ _PROBE_TTL = 1000
 """Milliseconds for which what ``check_writes`` wrote stands."""
 
 
-class RedisStore(Claims, Indexes, Slots):
+class RedisStore(Transitions, Indexes, Slots):
     """Claims, what is kept beside them, and the indexes, on one Redis.
 
     Belongs to the event loop that it is used in.
     """
-
-    @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        retention: float,
-        record_output: int,
-        claim_replicas: int = 0,
-        max_connections: int = 64,
-        observer: PoolObserver | None = None,
-    ) -> Self:
-        """A store at ``url``; nothing is connected yet.
-
-        ``memory://`` is a server in the process, a fresh one each time. ``retention`` in seconds and
-        ``record_output`` in bytes are the settings of that name. ``claim_replicas`` Redis replicas must
-        acknowledge a new owner. At most ``max_connections`` commands are in flight; more wait. ``observer`` is
-        told of them. Raises ``ValueError`` for a URL that is not understood.
-        """
-        where = server(url, max_connections)
-        replicas = 0 if where.memory else claim_replicas
-        link = Link(where, max_connections=max_connections, replicas=replicas, observer=observer)
-        return cls(link, retention=retention, record_output=record_output)
 
     def changes(self) -> AsyncIterator[str | None]:
         """Ids of records as they change, from every replica; None when messages may have been lost."""
@@ -110,12 +87,14 @@ def open_store(
     max_connections: int = 64,
     observer: PoolObserver | None = None,
 ) -> RedisStore:
-    """``RedisStore.from_url``."""
-    return RedisStore.from_url(
-        url,
-        retention=retention,
-        record_output=record_output,
-        claim_replicas=claim_replicas,
-        max_connections=max_connections,
-        observer=observer,
-    )
+    """A store at ``url``; nothing is connected yet.
+
+    ``memory://`` is a server in the process, a fresh one each time. ``retention`` in seconds and ``record_output`` in
+    bytes are the settings of that name. ``claim_replicas`` Redis replicas must acknowledge a new owner. At most
+    ``max_connections`` commands are in flight; more wait. ``observer`` is told of them. Raises ``ValueError`` for a URL
+    that is not understood.
+    """
+    where = server(url, max_connections)
+    replicas = 0 if where.memory else claim_replicas
+    link = Link(where, max_connections=max_connections, replicas=replicas, observer=observer)
+    return RedisStore(link, retention=retention, record_output=record_output)

@@ -27,7 +27,7 @@ _AT_ONCE = 100
 """Claims read in one go."""
 
 
-class Claims(Kept, Part):
+class Transitions(Kept, Part):
     """The transitions of ``service.core.states.SCRIPTS``."""
 
     async def get(self, id: str) -> Record | None:

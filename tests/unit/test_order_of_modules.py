@@ -13,8 +13,8 @@ import pytest
 SERVICE = Path(__file__).parents[2] / "service"
 
 LAYERS: list[set[str]] = [
-    {"service.errors", "service.context", "service.blocking", "service.audit", "service.log_writer"},
-    {"service.messages", "service.settings"},
+    {"service.errors", "service.context", "service.blocking", "service.log_writer"},
+    {"service.messages", "service.settings", "service.audit"},
     {"service.core.model", "service.core.states", "service.core.identity", "service.core.policy"},
     {"service.ports", "service.tenants"},
     {"service.store", "service.engine"},

@@ -112,6 +112,6 @@ async def test_who_did_not_wait_is_answered_late_and_only_so_many_at_once(monkey
     assert {answer.status for answer in answers} == {429}
     assert asyncio.get_running_loop().time() - began >= 5 * 0.2 / 10, "the later, the more of one tenant are held"
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    monkeypatch.setattr(rates, "HELD", 0)
+    monkeypatch.setattr(rates, "MOST_HELD", 0)
     assert (await ask(app, "GET", "/v1/exec-jobs")).status == 429
     assert slept == []
