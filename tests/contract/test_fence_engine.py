@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,7 +188,7 @@ def test_a_command_reads_its_input_has_its_streams_apart_and_words_are_not_parse
     boot = site.boot.text
     given = fence.input_path(site.execd.directory, secrets.token_hex(16))
     site.short(f"printf 'a\\000b' >{given}; chmod 444 {given}")
-    how = {"boot": boot, "words": True, "streams": Streams(stdin=given, apart=True)}
+    how: dict[str, Any] = {"boot": boot, "words": True, "streams": Streams(stdin=given, apart=True)}
     words = ["sh", "-c", 'printf "%s|" "$@"; cat; echo err >&2; id -u; exit 5', "sh", "a b", "*", "$HOME"]
     ended = site.execd.run(*fenced(site.execd, shlex.join(words), secrets.token_hex(16), **how))
     user = site.execd.user if site.execd.user is not None else int(site.short("id -u"))
