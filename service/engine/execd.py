@@ -87,13 +87,14 @@ class Execd:
         *,
         timeout: float,
         env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
         uid: int | None = None,
         gid: int | None = None,
     ) -> ShortResult:
         """The result of a small command. Lines come without their ends: they are joined with line feeds
         again.
         """
-        spec = CommandSpec(command=command, timeout=timeout, env=env or {}, uid=uid, gid=gid)
+        spec = CommandSpec(command=command, timeout=timeout, env=env or {}, cwd=cwd, uid=uid, gid=gid)
         deadline = Deadline(timeout + SHORT_GRACE, SHORT_SILENCE)
         lines: list[str] = []
         room = MAX_SHORT

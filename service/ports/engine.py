@@ -360,10 +360,12 @@ class Engine(Protocol):
         *,
         timeout: float,
         env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
         uid: int | None = None,
         gid: int | None = None,
     ) -> ShortResult:
-        """Run one of our own small commands (sh) and wait for it. ``uid``, ``gid``: see ``CommandSpec``."""
+        """Run one of our own small commands (sh) and wait for it. ``cwd``, ``uid``, ``gid``: see
+        ``CommandSpec``."""
         ...
 
     async def status(self, sandbox_id: str, command: str) -> CommandStatus:
