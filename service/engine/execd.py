@@ -293,5 +293,5 @@ def _shell_code(event: CommandEvent) -> int:
 
 
 def _pong(reply: Reply) -> None:
-    if reply.status != 200 or "html" in reply.headers.get("Content-Type", "").lower():
+    if reply.status != 200 or "html" in reply.headers.get("content-type", "").lower():
         raise Unclear(f"ping: HTTP {reply.status} that is not the daemon's", status=reply.status)

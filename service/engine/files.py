@@ -233,12 +233,12 @@ def _query(path: str) -> str:
 
 def _range(incoming: Incoming, offset: int, length: int) -> Download:
     if incoming.status == 206:
-        count, size = wire.content_range(incoming.headers.get("Content-Range"), offset, length)
+        count, size = wire.content_range(incoming.headers.get("content-range"), offset, length)
         return Download(offset, count, size, incoming.counted(count))
     if incoming.status == 416:
-        size = wire.unsatisfied_range(incoming.headers.get("Content-Range"), offset)
+        size = wire.unsatisfied_range(incoming.headers.get("content-range"), offset)
         return Download(offset, 0, size, _steps(b""))
     # An empty file has no ranges: it is answered whole. Its headers tell it from somebody else's empty page.
-    if incoming.status == 200 and "Content-Disposition" in incoming.headers:
+    if incoming.status == 200 and "content-disposition" in incoming.headers:
         return Download(offset, 0, 0, incoming.counted(0))
     raise Unclear(f"read: HTTP {incoming.status} in place of the range", status=incoming.status)

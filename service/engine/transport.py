@@ -1,35 +1,30 @@
 """HTTP to the engine: connections, deadlines, bounded reads, and the account of what happened on each call.
 
-Two rules stand behind the sessions here. A call that does something gets **a connection of its own**: on a
-pooled one that the server is just closing, a request that was never read could not be told from one that was
-executed, and a dead daemon would not be "connection refused". And **nothing is sent twice**: the HTTP library
-repeats idempotent requests once when a connection drops; that is allowed for reads only.
+Two rules stand behind the pools here. A call that does something gets **a connection of its own**: on a kept one
+that the server is just closing, a request that was never read could not be told from one that was executed, and a
+dead daemon would not be "connection refused". And **nothing is sent twice**: only a read is repeated, once, where its
+connection drops before anything of the reply came.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import aiohttp
 import msgspec
-from yarl import URL
 
+from service.engine.http1 import Connection, Pool, Response, place_of, request_bytes
+from service.engine.names import Names
 from service.engine.observing import Observe, Trace
 from service.engine.outcomes import Call, Exchange, Failure, Phase, Side, clean, outcome
 from service.ports.engine import EngineError, FileSystemError, NotReached, Refused, Unclear
 
-SOCK_CONNECT = 5.0
-"""Seconds for one TCP connection."""
 CONNECT = 15.0
 """Seconds for a connection in all: a place in the pool, DNS, TCP, TLS."""
 KEEP_ALIVE = 4.0
 """Seconds that an idle connection is kept. The lifecycle server (uvicorn) closes its own after 5."""
-DNS_TTL = 10
-"""Seconds that an address of a name is remembered."""
 MAX_ANSWER = 8 * 1024 * 1024
 """Bytes of an answer."""
 MAX_ERROR = 64 * 1024
@@ -56,12 +51,6 @@ class Deadline:
     total: float
     silence: float | None = None
 
-    def timeout(self) -> aiohttp.ClientTimeout:
-        """The same for aiohttp."""
-        return aiohttp.ClientTimeout(
-            total=self.total, connect=CONNECT, sock_connect=SOCK_CONNECT, sock_read=self.silence or self.total
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -83,7 +72,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer."""
+    """A whole answer; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -91,55 +80,32 @@ class Reply:
 
 
 class _Progress:
-    """How far a call got; kept by the connector."""
+    """How far a call got."""
 
-    __slots__ = ("phase", "repeatable")
+    __slots__ = ("phase", "status")
 
-    def __init__(self, repeatable: bool) -> None:
-        self.phase = Phase.NOT_CONNECTED
-        self.repeatable = repeatable
-
-
-class _SecondSending(Exception):
-    """The HTTP library was about to send a request again."""
+    def __init__(self, phase: Phase = Phase.NOT_CONNECTED, status: int = 0) -> None:
+        self.phase = phase
+        self.status = status
 
 
-TRANSPORT_ERRORS = (aiohttp.ClientError, _SecondSending, OSError, EOFError, ValueError)
-"""What the HTTP library and the system raise."""
-
-_progress: ContextVar[_Progress] = ContextVar("progress of the call to the engine")
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Notes when a call gets its connection, and refuses a second one to what must not be repeated.
-
-    The library's own hooks (``TraceConfig``) would tell the same, for a quarter of what a call costs.
-    """
-
-    async def connect(
-        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
-    ) -> aiohttp.connector.Connection:
-        """A connection for the call under way in this task."""
-        progress = _progress.get()
-        if progress.phase is not Phase.NOT_CONNECTED and not progress.repeatable:
-            raise _SecondSending
-        connection = await super().connect(req, traces, timeout)
-        progress.phase = max(progress.phase, Phase.SENT)
-        return connection
+TRANSPORT_ERRORS = (OSError, EOFError, ValueError)
+"""What ``http1`` and the system raise."""
 
 
 class Incoming:
     """A reply whose head is here. What is unread when the call's context is left is read and dropped."""
 
-    def __init__(self, request: Request, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, request: Request, response: Response) -> None:
         self._request = request
         self._response = response
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
+        """Names in lower case."""
 
     async def check(self) -> None:
         """Raises what the status and an error's body come to; leaves the body of an answer unread."""
-        if self.headers.get("Content-Encoding", "identity").lower() not in ("identity", ""):
+        if self.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
             raise self._failed(Failure.ENCODED)
         exchange = self._exchange(b"")
         if outcome(exchange) is None:
@@ -167,7 +133,7 @@ class Incoming:
                     raise self._failed(Failure.TOO_LARGE)
                 yield piece
         except TRANSPORT_ERRORS as error:
-            raise _transport_error(self._request, Phase.HEAD, self.status, error) from error
+            raise _transport_error(self._request, _Progress(Phase.HEAD, self.status), error) from error
         if left:
             raise self._failed(Failure.DROPPED)
 
@@ -182,10 +148,11 @@ class Incoming:
 
     def pieces(self) -> AsyncIterator[bytes]:
         """The body, as it comes."""
-        return self._response.content.iter_any()
+        return self._response
 
     async def _bounded(self, limit: int) -> bytes | None:
-        if (self._response.content_length or 0) > limit:
+        length = self.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > limit:
             return None
         taken = bytearray()
         async for piece in self.pieces():
@@ -201,9 +168,9 @@ class Incoming:
             phase=Phase.HEAD,
             failure=failure,
             status=self.status,
-            content_type=self.headers.get("Content-Type", ""),
+            content_type=self.headers.get("content-type", ""),
             body=body,
-            retry_after=self.headers.get("Retry-After"),
+            retry_after=self.headers.get("retry-after"),
         )
 
     def _failed(self, failure: Failure) -> EngineError:
@@ -218,11 +185,11 @@ class Transport:
     """
 
     def __init__(self, *, limit: int, observe: Observe | None = None, trace: Trace | None = None) -> None:
-        self._limit = limit
         self._observe = observe
         self._trace = trace
-        self._pooled: aiohttp.ClientSession | None = None
-        self._single: aiohttp.ClientSession | None = None
+        names = Names()
+        self._kept = Pool(names, limit=limit, keep=KEEP_ALIVE)
+        self._single = Pool(names, limit=limit, keep=0)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._drains = {
@@ -268,35 +235,49 @@ class Transport:
         for task in self._draining:
             task.cancel()
         await asyncio.gather(*self._draining, return_exceptions=True)
-        for session in (self._pooled, self._single):
-            if session is not None:
-                await session.close()
+        for pool in (self._kept, self._single):
+            pool.close()
 
     @asynccontextmanager
     async def _send(self, request: Request) -> AsyncIterator[Incoming]:
-        progress = _Progress(request.repeatable)
-        status = 0
-        _progress.set(progress)
+        pool = self._pool(request.repeatable)
+        progress = _Progress()
         try:
-            response = await self._session(request.repeatable).request(
-                request.method,
-                URL(request.url, encoded=True),
-                data=request.body,
-                headers=_headers(request),
-                timeout=request.deadline.timeout(),
-                allow_redirects=False,
-                server_hostname=request.server_name,
-            )
-            progress.phase = Phase.HEAD
-            status = response.status
+            connection, response = await self._begin(request, pool, progress)
+            progress.phase, progress.status = Phase.HEAD, response.status
             try:
                 yield Incoming(request, response)
             finally:
-                self._leave(request, response)
+                await response.sent()
+                self._leave(request, pool, connection, response)
         except TRANSPORT_ERRORS as error:
-            raise _transport_error(request, progress.phase, status, error) from error
+            raise _transport_error(request, progress, error) from error
 
-    def _leave(self, request: Request, response: aiohttp.ClientResponse) -> None:
+    async def _begin(self, request: Request, pool: Pool, progress: _Progress) -> tuple[Connection, Response]:
+        """Send it, and wait for the head of the reply."""
+        origin, authority, target = _parts(request.url)
+        place = place_of(origin, request.server_name)
+        body, pieces = (request.body, None) if isinstance(request.body, bytes | None) else (None, request.body)
+        sent = request_bytes(request.method, authority, target, _headers(request), body)
+        until = asyncio.get_running_loop().time() + request.deadline.total
+        again = request.repeatable
+        while True:
+            connection = await pool.take(place, min(CONNECT, request.deadline.total))
+            progress.phase = Phase.SENT
+            response = connection.send(sent, until, request.deadline.silence)
+            if pieces is not None:
+                response.send(pieces)
+            try:
+                await response.head()
+                return connection, response
+            except BaseException as error:
+                await response.sent()
+                pool.give(connection)
+                if not again or response.begun or not isinstance(error, ConnectionError):
+                    raise
+            again = False
+
+    def _leave(self, request: Request, pool: Pool, connection: Connection, response: Response) -> None:
         """Give the connection back; what execd still has to say is read first, in the background.
 
         execd passes every signal that it gets to its running foreground commands, and Go hands it a SIGPIPE
@@ -304,8 +285,8 @@ class Transport:
         whatever runs in the foreground of that sandbox (seen with execd 1.0.19).
         """
         room = self._drains.get(request.side, 0)
-        if self._closed or response.content.at_eof() or response.content.exception() or not room:
-            response.release()
+        if self._closed or response.whole or response.error or not room:
+            pool.give(connection)
             return
         self._drains[request.side] = room - 1
         task = asyncio.ensure_future(_drain(response))
@@ -313,71 +294,64 @@ class Transport:
 
         def drained(done: asyncio.Task[None]) -> None:
             self._draining.discard(done)
-            response.release()
+            pool.give(connection)
             self._drains[request.side] += 1
 
         task.add_done_callback(drained)
 
-    def _session(self, pooled: bool) -> aiohttp.ClientSession:
+    def _pool(self, kept: bool) -> Pool:
         loop = asyncio.get_running_loop()
         if self._closed:
             raise NotReached("the engine client is closed")
         if self._loop is not loop and self._loop is not None:
             raise RuntimeError("an engine client belongs to the event loop of its first call")
         self._loop = loop
-        if pooled:
-            self._pooled = self._pooled or self._new_session(keepalive_timeout=KEEP_ALIVE)
-            return self._pooled
-        self._single = self._single or self._new_session(force_close=True)
-        return self._single
-
-    def _new_session(self, **options: Any) -> aiohttp.ClientSession:
-        connector = _Connector(limit=self._limit, ttl_dns_cache=DNS_TTL, **options)
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-        )
+        return self._kept if kept else self._single
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
+async def _drain(response: Response) -> None:
     taken = 0
     try:
         async with asyncio.timeout(DRAIN_TIME):
-            async for piece in response.content.iter_any():
+            async for piece in response:
                 taken += len(piece)
                 if taken > DRAIN_BYTES:
                     break
-    except (aiohttp.ClientError, OSError):
+    except (OSError, ValueError):
         return
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Scheme and authority; the authority; path and query."""
+    scheme, _, rest = url.partition("://")
+    authority, slash, target = rest.partition("/")
+    return f"{scheme}://{authority}", authority, slash + target
 
 
 def _headers(request: Request) -> dict[str, str]:
     headers = {"User-Agent": "oncebox", "Accept": "*/*", "Accept-Encoding": "identity"}
     if request.body is not None:
         headers["Content-Type"] = "application/json"
+    if not request.repeatable:
+        headers["Connection"] = "close"
     return {**headers, **request.headers}
 
 
-def _transport_error(request: Request, phase: Phase, status: int, error: Exception) -> EngineError:
-    if phase is Phase.NOT_CONNECTED:
+def _transport_error(request: Request, progress: _Progress, error: Exception) -> EngineError:
+    if progress.phase is Phase.NOT_CONNECTED:
         failure = Failure.CONNECT
     elif isinstance(error, TimeoutError):
         failure = Failure.TIMEOUT
-    elif isinstance(
-        error, (OSError, EOFError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, _SecondSending)
-    ):
+    elif isinstance(error, (OSError, EOFError)):
         failure = Failure.DROPPED
     else:
         failure = Failure.INVALID
     exchange = Exchange(
         call=request.call,
         side=request.side,
-        phase=phase,
+        phase=progress.phase,
         failure=failure,
-        status=status,
+        status=progress.status,
         detail=clean(f"{type(error).__name__}: {error}", 150),
     )
     return outcome(exchange) or Unclear(failure.value)

@@ -320,7 +320,7 @@ def _file(found: _FileInfo) -> FileInfo:
 
 def log_cursor(headers: Mapping[str, Any]) -> int:
     """The next cursor, a byte offset, of execd's own log call."""
-    text = str(headers.get("EXECD-COMMANDS-TAIL-CURSOR", ""))
+    text = str(headers.get("execd-commands-tail-cursor", ""))
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise Unclear("log: no cursor")
     return int(text)

@@ -366,10 +366,7 @@ async def test_a_caller_that_is_cancelled_leaves_nothing_behind(rig: Rig) -> Non
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    single = rig.engine._transport._single
-    assert single is not None
-    assert single.connector is not None
-    assert not single.connector._acquired
+    assert not rig.engine._transport._single.in_use
     assert len(asyncio.all_tasks() - before) <= 1, "the server's own"
 
 

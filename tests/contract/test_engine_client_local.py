@@ -511,10 +511,7 @@ async def test_many_submits_do_not_pile_up_connections(make: Make) -> None:
     await asyncio.gather(*(some() for _ in range(10)))
     assert len(engine._transport._draining) <= 32
     await until(lambda: not engine._transport._draining, timeout=4)
-    single = engine._transport._single
-    assert single is not None
-    assert single.connector is not None
-    assert len(single.connector._acquired) == 0
+    assert not engine._transport._single.in_use
     await engine.delete_sandbox(made.id)
 
 
