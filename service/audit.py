@@ -2,7 +2,8 @@
 
 A line says who (``tenant``, ``request_id``), what (``action`` and the ids it is about), under which key
 (``key_digest``: the first 32 hex digits of the sha256 of the Idempotency-Key, so that ``printf %s KEY | sha256sum``
-finds it) and what came of it (``outcome``). It never holds a key, a command, a path or a variable.
+finds it) and what came of it (``outcome``). Of a file that was written or removed, or a
+directory that was made, it has ``path`` and ``size`` (bytes). It never holds a key, a command, a variable or content.
 """
 
 from __future__ import annotations

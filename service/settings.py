@@ -97,6 +97,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a job's output that are recorded: its end."""
     record_budget: int = 1_073_741_824
     """Bytes of recorded output over all jobs, as kept (compressed); above it the oldest go."""
+    max_file: int = 4_294_967_296
+    """Bytes of one file, or of one archive, that is written to a sandbox."""
     shutdown_grace: float = 30.0
     """Seconds that a stopping replica has for what it owns."""
     shutdown_delay: float = -1.0
@@ -330,6 +332,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "engine_interval": _seconds(0.05),
     "record_output": _count("bytes"),
     "record_budget": _count("bytes"),
+    "max_file": _count("bytes"),
     "shutdown_grace": _seconds(0),
     "shutdown_delay": _seconds(0),
     "metrics_token": _secret,

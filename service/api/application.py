@@ -68,7 +68,10 @@ class Application:
         local = None if settings.has_keys else not settings.insecure
         makes = [path for endpoint in self.endpoints if endpoint.makes for path in endpoint.paths]
         public = [path for endpoint in self.endpoints if not endpoint.tenant for path in endpoint.paths]
-        self._body = Body(router, room=self.core.room)
+        raw = {(endpoint.method, endpoint.shown_path) for endpoint in self.endpoints if endpoint.raw}
+        self._body = Body(
+            router, room=self.core.room, raw=lambda method, path: (method, routes.route_of(served, path)) in raw
+        )
         limited = RateLimits(self._body, core=self.core, makes=makes)
         app: ASGIApp = Auth(Turns(limited), authenticator=self.authenticator, public=public)
         app = Keys(Guard(app, local=local), makes=makes)

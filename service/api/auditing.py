@@ -23,6 +23,10 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("POST", "/v1/exec"): "exec.run",
     ("POST", "/v1/exec-jobs"): "job.submit",
     ("DELETE", "/v1/exec-jobs/{command_id}"): "job.cancel",
+    ("PUT", "/v1/sandboxes/{sandbox_id}/files"): "file.write",
+    ("DELETE", "/v1/sandboxes/{sandbox_id}/files"): "file.remove",
+    ("POST", "/v1/sandboxes/{sandbox_id}/directories"): "directory.create",
+    ("PUT", "/v1/sandboxes/{sandbox_id}/archive"): "archive.write",
 }
 """By method and route: everything that changes state."""
 _METHODS = frozenset(method for method, _ in ACTIONS)
@@ -84,6 +88,7 @@ def _write(action: str, scope: Scope, exchange: Exchange, seen: Mapping[str, str
         key_digest=audit.key_digest(exchange.key) if exchange.key is not None else None,
         code=error.code if isinstance(error, OnceboxError) else None,
         **{name: value[:_ID_SHOWN] for name, value in ids.items()},
+        **exchange.audited,
     )
 
 

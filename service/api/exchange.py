@@ -52,6 +52,8 @@ class Exchange:
     """Of the answer, once it began."""
     answer_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Put on the answer, problems included."""
+    audited: dict[str, str | int] = field(default_factory=dict)
+    """More for the line of the audit trail: a file's ``path`` and ``size``."""
     peer: str | None = None
     """The other end of the connection: an address."""
     command_id: str | None = None
@@ -163,6 +165,7 @@ class Call:
         self.core = core
         self.exchange = Exchange.of(scope)
         self.caller = Caller(receive)
+        self.receive = receive
         self.share: Share = core.room.share(self.exchange.tenant, self._waits)
         self._path: dict[str, str] = scope["path_params"]
 

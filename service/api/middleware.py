@@ -55,6 +55,7 @@ MAX_HEAD = 32 * 1024
 """Bytes of all header lines together."""
 MAX_TARGET = 8 * 1024
 """Bytes of path and query."""
+NO_STORE = (b"cache-control", b"no-store")
 CALLER_GONE = 499
 """Stands in the access log where there was nobody to answer."""
 _BEGUN = (
@@ -146,7 +147,9 @@ class Edge:
             exchange.sent_at = time.perf_counter()
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                headers = [*message.get("headers", ()), *_common_headers(exchange)]
+                own = list(message.get("headers", ()))
+                cached = any(name.lower() == b"cache-control" for name, _ in own)
+                headers = [*own, *([] if cached else [NO_STORE]), *_common_headers(exchange)]
                 if self._closes(exchange) and scope.get("http_version", "1.1").startswith("1"):
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
@@ -188,7 +191,6 @@ def _is_last(message: Message) -> bool:
 def _common_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:
     headers = [
         (b"x-request-id", exchange.request_id.encode("latin-1")),
-        (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
     ]
     if exchange.key is not None:
@@ -321,11 +323,17 @@ class Auth:
 
 
 class Body:
-    """Reads the whole body: JSON only, at most ``MAX_BODY`` bytes, within ``BODY_SECONDS``; as much as ``room`` has."""
+    """Reads the whole body: JSON only, at most ``MAX_BODY`` bytes, within ``BODY_SECONDS``; as much as ``room`` has.
 
-    def __init__(self, app: ASGIApp, *, room: Room) -> None:
+    ``raw`` (a method and a path): whose handler reads it by itself (`api.bodies`).
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, room: Room, raw: Callable[[str, str], bool] = lambda method, path: False
+    ) -> None:
         self.app = app
         self.room = room
+        self.raw = raw
         self.seconds = BODY_SECONDS
         self._reading: set[asyncio.Timeout] = set()
 
@@ -337,6 +345,9 @@ class Body:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope)
+        if self.raw(exchange.method, scope["path"]):
+            await self.app(scope, receive, send)
+            return
         if exchange.has_body or "content-type" in exchange.headers:
             _check_json(exchange)
         if exchange.has_body:

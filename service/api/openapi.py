@@ -102,6 +102,8 @@ def _operation(endpoint: routes.Endpoint[Any], schemas: dict[str, Any]) -> dict[
             "required": True,
             "content": {"application/json": {"schema": schemas[_name(endpoint.kind)]}},
         }
+    if endpoint.raw:
+        operation["requestBody"] = {"required": True, "content": {media: {} for media in endpoint.raw}}
     operation["security"] = [{}, {"key": []}] if endpoint.tenant else []
     return operation
 
@@ -117,7 +119,7 @@ def _parameters(endpoint: routes.Endpoint[Any]) -> list[dict[str, Any]]:
     found += [
         {"name": name, "in": "header", "required": False, "schema": {"type": "string"}} for name in endpoint.headers
     ]
-    return found + ([] if endpoint.takes_body else _query(endpoint.kind))
+    return found + _query(endpoint.query if endpoint.takes_body else endpoint.kind)
 
 
 def _query(kind: type[msgspec.Struct]) -> list[dict[str, Any]]:
@@ -127,7 +129,8 @@ def _query(kind: type[msgspec.Struct]) -> list[dict[str, Any]]:
     found = []
     for name, shown in own["properties"].items():
         shown = _inlined(shown, definitions)
-        parameter = {"name": name, "in": "query", "required": False, "schema": shown}
+        needed = name in own.get("required", ())
+        parameter = {"name": name, "in": "query", "required": needed, "schema": shown}
         if "description" in shown:
             parameter["description"] = shown.pop("description")
         found.append(parameter)

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from service.core.files.paths import MAX_PATH
 from service.errors import InvalidRequest
 from service.messages import (
     DEFAULT_CHUNK,
@@ -74,6 +75,57 @@ class EventsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cursor: Cursor | UnsetType = UNSET
     encoding: Encoding = Encoding.UTF8
+
+
+Path = Annotated[
+    str,
+    Meta(min_length=1, max_length=MAX_PATH, description="Absolute, or from the sandbox's working directory; UTF-8."),
+]
+User = Annotated[
+    str,
+    Meta(
+        max_length=256, description="`name`, `uid` or `uid:gid`: with whose rights; else those of the sandbox's daemon."
+    ),
+]
+Mode = Annotated[str, Meta(max_length=6, description="Octal, such as `0644`.")]
+
+
+class UserQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``POST /v1/sandboxes/{sandbox_id}/directories``."""
+
+    user: User | UnsetType = UNSET
+
+
+class FileQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``GET /v1/sandboxes/{sandbox_id}/files``, ``.../files/info`` and ``.../archive``."""
+
+    path: Path
+    user: User | UnsetType = UNSET
+
+
+class PutFileQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``PUT /v1/sandboxes/{sandbox_id}/files``."""
+
+    path: Path
+    mode: Mode | UnsetType = UNSET
+    user: User | UnsetType = UNSET
+
+
+class RemoveFileQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``DELETE /v1/sandboxes/{sandbox_id}/files``."""
+
+    path: Path
+    recursive: Annotated[bool, Meta(description="A directory with all that is in it.")] = False
+    user: User | UnsetType = UNSET
+
+
+class DirectoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``GET /v1/sandboxes/{sandbox_id}/directories``."""
+
+    path: Path
+    page_size: PageSize = DEFAULT_PAGE
+    page_token: PageToken | UnsetType = UNSET
+    user: User | UnsetType = UNSET
 
 
 def given(value: str | UnsetType) -> str | None:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from service import errors, messages
-from service.api import execs, jobs, parameters, sandboxes, scraping, system
+from service.api import execs, files, jobs, parameters, sandboxes, scraping, system
 from service.api.decoding import decode_body, decode_query
 from service.api.exchange import Call, Exchange
 from service.api.problems import problem_response
@@ -48,7 +48,7 @@ class Endpoint(Generic[S]):
 
     method: str
     path: str
-    handler: Callable[[Call, S], Awaitable[ASGIApp]]
+    handler: Callable[..., Awaitable[ASGIApp]]
     kind: type[S]
     status: int
     answer: Any = None
@@ -64,6 +64,10 @@ class Endpoint(Generic[S]):
     """What the answer is where ``Accept`` asks for it."""
     headers: Sequence[str] = field(default=())
     """Request headers with a meaning here."""
+    raw: Sequence[str] = field(default=())
+    """The types of a body that the handler reads by itself; none: it is JSON, or there is none."""
+    query: type[msgspec.Struct] = parameters.Nothing
+    """The query of a POST that has one beside its body; its handler gets that, too."""
 
     @property
     def takes_body(self) -> bool:
@@ -85,19 +89,26 @@ class Endpoint(Generic[S]):
         body = call.exchange.body
         if not self.takes_body:
             return await self.handler(call, decode_query(scope["query_string"], self.kind))
-        decode_query(scope["query_string"], parameters.Nothing)
+        query = decode_query(scope["query_string"], self.query)
         if not body and self.kind is parameters.Nothing:
             body = b"{}"
         if not body and not call.exchange.has_body and "content-type" not in call.exchange.headers:
             raise errors.UnsupportedMediaType("A body in application/json is needed")
-        return await self.handler(call, decode_body(body, self.kind))
+        more = () if self.query is parameters.Nothing else (query,)
+        return await self.handler(call, decode_body(body, self.kind), *more)
 
 
 def table(
     readiness: system.Readiness, documents: system.Documents, scrape: scraping.Scrape | None = None
 ) -> list[Endpoint[Any]]:
     """Every route there is."""
-    return [*_sandboxes(), *_commands(), *_jobs(), *_system(readiness, documents, scrape or scraping.Scrape())]
+    return [
+        *_sandboxes(),
+        *_files(),
+        *_commands(),
+        *_jobs(),
+        *_system(readiness, documents, scrape or scraping.Scrape()),
+    ]
 
 
 def _sandboxes() -> list[Endpoint[Any]]:
@@ -119,6 +130,38 @@ def _sandboxes() -> list[Endpoint[Any]]:
         ),
         Endpoint("POST", one + "/pause", sandboxes.pause, nothing, 202, messages.Sandbox, moves),
         Endpoint("POST", one + "/resume", sandboxes.resume, nothing, 202, messages.Sandbox, moves),
+    ]  # fmt: skip
+
+
+def _files() -> list[Endpoint[Any]]:
+    one = "/sandboxes/{sandbox_id}"
+    path: Errors = (*SANDBOX, errors.SandboxNotRunning, errors.EngineRejected, errors.FilePermissionDenied)
+    there: Errors = (*path, errors.FileNotFound, errors.NotADirectory)
+    written: Errors = (*path, errors.NotADirectory, errors.DiskFull)
+    file: Errors = (errors.IsADirectory, errors.NotAFile, errors.PreconditionFailed)
+    return [
+        Endpoint(
+            "PUT", one + "/files", files.put, parameters.PutFileQuery, 200, messages.File,
+            (*written, *file, errors.FileNotFound, errors.FileTooLarge, errors.UnsupportedMediaType),
+            other_statuses=(201,), headers=("If-Match", "If-None-Match"), raw=("*/*",),
+        ),
+        Endpoint(
+            "GET", one + "/files", files.get, parameters.FileQuery, 200, None,
+            (*there, *file, errors.RangeNotSatisfiable), media="application/octet-stream", other_statuses=(206, 304),
+            headers=("Range", "If-Range", "If-Match", "If-None-Match"),
+        ),
+        Endpoint(
+            "DELETE", one + "/files", files.remove, parameters.RemoveFileQuery, 204, None,
+            (*path, errors.NotADirectory, errors.NotAFile, errors.DirectoryNotEmpty),
+        ),
+        Endpoint("GET", one + "/files/info", files.info, parameters.FileQuery, 200, messages.File, there),
+        Endpoint(
+            "GET", one + "/directories", files.list_, parameters.DirectoryQuery, 200, messages.FilePage, there
+        ),
+        Endpoint(
+            "POST", one + "/directories", files.make_directory, messages.MakeDirectory, 201, messages.File,
+            (*written, errors.FileNotFound), other_statuses=(200,), query=parameters.UserQuery,
+        ),
     ]  # fmt: skip
 
 

@@ -16,6 +16,14 @@ from service.core.dispatch import Dispatcher
 from service.core.execs import Execs
 from service.core.expiry import Expiry
 from service.core.fences import Fences
+from service.core.files.leftovers import Leftovers
+from service.core.files.listing import Lists
+from service.core.files.names import Names
+from service.core.files.read import Reads
+from service.core.files.service import Files
+from service.core.files.shell import Shell
+from service.core.files.transfers import Transfers
+from service.core.files.upload import Uploads
 from service.core.foreground import Foreground
 from service.core.job_list import JobList
 from service.core.jobs import Jobs
@@ -70,6 +78,7 @@ class Core:
         self.telemetry = telemetry = telemetry or NullTelemetry()
         self.stopping = stopping = asyncio.Event()
         keep, secret = settings.record_output, settings.secret
+        mounts = [mount for _, mount in settings.workspace_dirs]
 
         # what all of it stands on
         self.tasks = tasks = Tasks()
@@ -152,7 +161,11 @@ class Core:
             store, engine, fences, self.creator, access, sandbox_records, expiry, liveness, quotas, polls
         )
         self.sandbox_list = SandboxList(store, engine, telemetry, secret=secret)
-        self.sweeper = Sweeper(store, engine, fences, liveness, telemetry, settings)
+        shell = Shell(engine, settings.fence_dir, startup=fences.startup, asleep=liveness.asleep, mounts=mounts)
+        uploads = Uploads(engine, store, shell, tasks, most=settings.max_file)
+        transfers = Transfers(access, liveness, expiry)
+        self.files = Files(access, transfers, uploads, Reads(engine, shell, tasks), Lists(shell), Names(shell))
+        self.sweeper = Sweeper(store, engine, fences, liveness, telemetry, settings, Leftovers(shell))
 
     async def start(self) -> None:
         """Begin to listen for changes, to poll jobs, to sweep, and to keep up with what tenants may do."""

@@ -75,6 +75,26 @@ class Expiry:
         except OnceboxError as error:
             log.warning("sandbox %s could not be renewed for a job: %s", body.sandbox_id, error.code)
 
+    async def keep_for_transfer(self, sandbox_id: str, known: SandboxRecord | None) -> bool:
+        """Keep a sandbox for ``MARGIN`` seconds from now, at least; whether that was needed. Asked again while bytes
+        are under way; ``job_ended`` when they are not. ``known``: its record, read this moment.
+        """
+        now = await self._store.now() / 1000
+        if known is not None and (known.expires_at is None or known.expires_at >= now + MARGIN):
+            return False
+        for _ in range(TRIES):
+            raw, record = await self._sandboxes.read(sandbox_id)
+            if record is None or record.deleted or record.expires_at is None or record.expires_at >= now + MARGIN:
+                return False
+            try:
+                told = await self._engine.renew_sandbox(sandbox_id, now + MARGIN + STEP)
+            except EngineError as error:
+                log.warning("sandbox %s could not be renewed for a transfer: %s", sandbox_id, type(error).__name__)
+                return False
+            if await self._sandboxes.swap(sandbox_id, raw, msgspec.structs.replace(record, expires_at=told)):
+                return True
+        return False
+
     def job_ended(self, sandbox_id: str) -> None:
         """Nothing of a job holds its sandbox any more."""
         if sandbox_id not in self._ending:

@@ -9,10 +9,11 @@ import logging
 from service import audit
 from service.core import identity, records
 from service.core.fences import Fences
+from service.core.files.leftovers import Leftovers
 from service.core.liveness import Liveness
 from service.core.states import ClaimState
 from service.core.telemetry import Telemetry
-from service.errors import StoreUnavailable
+from service.errors import OnceboxError, StoreUnavailable
 from service.ports.engine import Engine, EngineError, SandboxInfo
 from service.ports.store import Store
 from service.settings import Settings
@@ -40,6 +41,7 @@ class Sweeper:
         liveness: Liveness,
         telemetry: Telemetry,
         settings: Settings,
+        leftovers: Leftovers,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -47,6 +49,7 @@ class Sweeper:
         self._liveness = liveness
         self._telemetry = telemetry
         self._settings = settings
+        self._leftovers = leftovers
 
     async def run(self) -> None:
         """A round now and then, for ever."""
@@ -58,7 +61,7 @@ class Sweeper:
 
     async def round(self) -> None:
         """Every chore; one that can't be done now holds up no other."""
-        for chore in (self.trim_outputs, self.clean_fences, self.delete_duplicates):
+        for chore in (self.trim_outputs, self.clean_fences, self.clean_uploads, self.delete_duplicates):
             try:
                 await chore()
             except (StoreUnavailable, EngineError) as error:
@@ -120,6 +123,20 @@ class Sweeper:
                     continue
             for chore in {chore for chore, _ in some}:
                 await self._store.done_with("fences", chore)
+
+    async def clean_uploads(self) -> None:
+        """Remove what uploads and reads of replicas that are gone have left, sandbox by sandbox.
+
+        Taken off the list first: whoever begins meanwhile lists it again.
+        """
+        for sandbox_id in await self._store.ripe("uploads", limit=CLEANED, lease=EVERY * 10):
+            await self._store.done_with("uploads", sandbox_id)
+            try:
+                left = await self._leftovers.remove(sandbox_id)
+            except OnceboxError:
+                left = not await self._liveness.gone(sandbox_id)
+            if left:
+                await self._store.plan("uploads", sandbox_id, after=EVERY * 10)
 
     async def given_up(self, info: SandboxInfo, *, grace: float = GRACE) -> bool:
         """The present claim is of the same generation, names another sandbox, and gave this attempt up."""

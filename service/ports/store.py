@@ -366,6 +366,10 @@ class Store(Protocol):
         """
         ...
 
+    async def plan(self, chore: str, sandbox_id: str, *, after: float) -> None:
+        """List a chore of a sandbox, due ``after`` seconds from now, or as it stands if that is earlier."""
+        ...
+
     async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
         """Chores that are due (see ``finish``), each set back by ``lease`` seconds in the same step, as in ``due``."""
         ...

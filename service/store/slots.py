@@ -41,6 +41,11 @@ class Slots(Part):
         wait = await self._link.script(call("turn", keys.turn(queue, name), *what))
         return None if wait < 0 else wait / 1000
 
+    async def plan(self, chore: str, sandbox_id: str, *, after: float) -> None:
+        """List a chore of a sandbox, to be due no later than that."""
+        list_ = keys.chores(chore, keys.shard(sandbox_id))
+        await self._link.script(call("look", (list_,), sandbox_id, ms(after), "LT"))
+
     async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
         """Chores that are due, set back by the lease."""
         found: list[str] = []

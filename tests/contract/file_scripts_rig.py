@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 from service.core.files import paths, scripts
@@ -37,12 +36,16 @@ class Place:
             tools = folder / "bin"
             tools.mkdir()
             busybox = shutil.which("busybox")
-            for name in subprocess.run(["busybox", "--list"], capture_output=True, text=True, check=True).stdout.split():
+            for name in subprocess.run(
+                ["busybox", "--list"], capture_output=True, text=True, check=True
+            ).stdout.split():
                 (tools / name).symlink_to(busybox or "")
             self._env = {"PATH": str(tools)}
         self._texts = Shell(None, str(self.fences), startup=None, asleep=None, mounts=())  # type: ignore[arg-type]
 
-    def run(self, text: str, path: str | bytes = ".", *, token: str = "", uid: int | None = None, **values: str) -> Said:
+    def run(
+        self, text: str, path: str | bytes = ".", *, token: str = "", uid: int | None = None, **values: str
+    ) -> Said:
         """What the script says; ``end`` is its reason."""
         env: dict[str | bytes, str | bytes] = {
             **self._env,

@@ -12,8 +12,9 @@ from service.core.files import scripts
 from tests.contract.file_scripts_rig import Place, shells
 
 NAMES = [
-    b"a b", b"it's", b'say "x"', b"line\nend", b"end\n", b"\nfirst", b"100%", b"$X", b"${HOME}", b"~", b"-rf", b"*", b"[a]",
-    b"back\\slash", b".hidden", b"..two", b"n" * 255, "ünïcode".encode(), b"\xff\xfe", b"tab\t", b"`id`", b"$(id)", b"a;b",
+    b"a b", b"it's", b'say "x"', b"line\nend", b"end\n", b"\nfirst", b"100%", b"$X", b"${HOME}", b"~", b"-rf", b"*",
+    b"[a]", b"back\\slash", b".hidden", b"..two", b"n" * 255, "\u00fcn\u00efcode".encode(), b"\xff\xfe", b"tab\t",
+    b"`id`", b"$(id)", b"a;b",
 ]  # fmt: skip
 NOBODY = 65534
 
@@ -129,7 +130,9 @@ def test_parents_are_made_only_when_all_is_there(place: Place) -> None:
     assert place.leftovers() == []
 
 
-@pytest.mark.parametrize(("path", "reason"), [(".", "isdir"), ("/", "isdir"), ("d", "isdir"), ("d/", "isdir"), ("..", "isdir")])
+@pytest.mark.parametrize(
+    ("path", "reason"), [(".", "isdir"), ("/", "isdir"), ("d", "isdir"), ("d/", "isdir"), ("..", "isdir")]
+)
 def test_a_directory_is_no_file(place: Place, path: str, reason: str) -> None:
     (place.work / "d").mkdir()
     assert place.put(path, b"x") == reason

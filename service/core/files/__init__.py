@@ -1,1 +1,1 @@
-"""Files of a sandbox, in and out: `paths` and `listing` are pure, `scripts` runs in the sandbox, the rest carries it out."""
+"""Files of a sandbox, in and out. `scripts` has what runs in it; `paths` and `conditions` are pure."""

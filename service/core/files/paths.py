@@ -140,4 +140,3 @@ def file_of(path: bytes, seen: Stat, target: bytes | None = None) -> File:
         target=None if target is None else target.decode("utf-8", "replace"),
         path_base64=None if text.encode() == path else base64.b64encode(path).decode(),
     )
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 
@@ -116,7 +116,7 @@ class Reads:
         with contextlib.suppress(errors.OnceboxError):
             await self._shell.run(sandbox_id, scripts.ABORT, token=token)
 
-    async def chunks(self, found: Found, part: Part, share: Share) -> AsyncIterator[bytes]:
+    async def chunks(self, found: Found, part: Part, share: Share) -> AsyncGenerator[bytes, None]:
         """The bytes of ``part``. Nothing is read ahead of its reader but what is on its way.
 
         A file that is replaced between two ranges must not come out as half of each: the last bytes are held back until

@@ -1,14 +1,14 @@
 """The shell texts of the files' use cases. All POSIX sh, for bash, dash and busybox, with coreutils or busybox.
 
-They come after ``HEAD``. Everything that a caller chose comes by the environment and is never parsed: ``ONCEBOX_PATH``,
-``ONCEBOX_TOKEN`` (32 hex digits, made for each request) and what a text names. Each prints lines ``name=value``; the last
-one is ``end=`` and what came of it: ``ok``, or a reason of ``REASONS``. Bytes are in hex. Between two ``@`` in ``HEAD``
-stands the fence directory.
+They come after ``HEAD``. Everything that a caller chose comes by the environment and is never parsed:
+``ONCEBOX_PATH``, ``ONCEBOX_TOKEN`` (32 hex digits, made for each request) and what a text names. Each prints lines
+``name=value``; the last one is ``end=`` and what came of it: ``ok``, or a reason of ``REASONS``. Bytes are in hex.
+What stands between two ``@`` is filled in by `shell`.
 
-A path is resolved by entering its directory (``cd -P``): what follows uses ``./NAME`` there, so that no path is too long
-and nothing moves under it. ``.oncebox-up-TOKEN`` is an upload's own directory, beside its target; ``.way.TOKEN`` in the
-fence directory leads there by a name that holds nothing a daemon would expand. The way is made first: by it leftovers are
-found.
+A path is resolved by entering its directory (``cd -P``): what follows uses ``./NAME`` there, so that no path is too
+long and nothing moves under it. ``.oncebox-up-TOKEN`` is an upload's own directory, beside its target; ``.way.TOKEN``
+in the fence directory leads there by a name that holds nothing a daemon would expand. The way is made first: by it
+leftovers are found.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ROOM = 20_000
 """Bytes of a page of a list, about: a small command's output holds three times as many, in hex."""
 
 Reason = Literal[
-    "missing", "notdir", "isdir", "notfile", "notempty", "above", "fence", "denied", "readonly", "full", "busy", "locked",
-    "changed", "short", "lost", "loop", "toolong", "toomany", "kernel", "outside", "tool", "other",
+    "missing", "notdir", "isdir", "notfile", "notempty", "above", "fence", "denied", "readonly", "full", "busy",
+    "locked", "changed", "short", "lost", "loop", "toolong", "toomany", "kernel", "outside", "tool", "other",
 ]  # fmt: skip
 REASONS = get_args(Reason)
 
-# `enter` and `reach`: see above. `why` reads what a tool said: the error's own text stands last in it, so no file's name
-# can pass for one. dash says nothing of why it can't enter a directory: `ls` is asked.
+# `enter` and `reach`: see above. `why` reads what a tool said: the error's own text stands last in it, so no file's
+# name can pass for one. dash says nothing of why it can't enter a directory: `ls` is asked.
 HEAD = r"""
 LC_ALL=C; export LC_ALL; set +e +u; p=$ONCEBOX_PATH; undo=
 hex() { od -An -v -tx1 | tr -d ' \n'; }
@@ -128,7 +128,7 @@ echo end=ok
 """
 
 # ONCEBOX_SIZE: bytes of all pieces. ONCEBOX_MODE: octal, or nothing. ONCEBOX_MATCH: nothing, `none` (no file may be
-# there), or the `stat` (with $S) of the one that must be. ONCEBOX_OWN: the pieces are another user's, so they are copied.
+# there), or the `stat` (with $S) of the one that must be. ONCEBOX_OWN: the pieces are another user's: they are copied.
 # What was joined is renamed under a lock of the directory, so that of two who ask for the same state only one finds it.
 FINISH = r"""
 undo=1
@@ -151,12 +151,14 @@ sleep 0.05 2>/dev/null || { sleep 1; t=$((t + 19)); }
 done; l=$k
 [ ! -d "./$n" ] || no isdir
 c=; if [ -e "./$n" ]; then c=$(stat -c "$S" "./$n"); set -- $(stat -c '%u:%g %a' "./$n"); else set -- '' 644; fi
-case $ONCEBOX_MATCH in '') ;; none) [ -z "$c" ] && [ ! -L "./$n" ] || no changed;; *) [ "$c" = "$ONCEBOX_MATCH" ] || no changed;; esac
+case $ONCEBOX_MATCH in '') ;; none) [ -z "$c" ] && [ ! -L "./$n" ] || no changed;;
+*) [ "$c" = "$ONCEBOX_MATCH" ] || no changed;; esac
 o=$(stat -c %u:%g "$w/to/whole")
 [ -z "$1" ] || [ "$1" = "$o" ] || o=$(chown "$1" "$w/to/whole" 2>&1) || why "$o"
 o=$(chmod "${ONCEBOX_MODE:-$2}" "$w/to/whole" 2>&1) || why "$o"
 o=$(mv -fT "$w/to/whole" "./$n" 2>&1) || case $o in
-*nrecognized*|*nvalid*) [ ! -d "./$n" ] || no isdir; o=$(mv -f "$w/to/whole" "./$n" 2>&1) || why "$o";; *) why "$o";; esac
+*nrecognized*|*nvalid*) [ ! -d "./$n" ] || no isdir
+o=$(mv -f "$w/to/whole" "./$n" 2>&1) || why "$o";; *) why "$o";; esac
 [ "$c" ] && echo made=0 || echo made=1
 show "./$n"; clean
 echo end=ok
@@ -184,7 +186,7 @@ REMOVE = r"""
 resolve '' all
 if [ -z "$n" ]; then q=$PWD; [ "$q" != / ] || no above; n=${q##*/}; enter ../; fi
 kept; about
-[ -e "./$n" ] || [ -L "./$n" ] || { c=$(ls -d "./$n" 2>&1); case $c in *"No such file or directory") no missing;; esac; why "$c"; }
+[ -e "./$n" ] || [ -L "./$n" ] || lacks "./$n"
 if [ -d "./$n" ] && [ ! -L "./$n" ]; then
 case $f/ in "$q"/*) no above;; esac
 if [ -z "$ONCEBOX_RECURSIVE" ]; then need rmdir; c=$(rmdir "./$n" 2>&1) || why "$c"
@@ -209,7 +211,8 @@ set -- * .[!.]* ..?*
 k=$#; [ $k -le @MOST@ ] || for n; do
 case $n in '*'|'.[!.]*'|'..?*') [ -e "./$n" ] || [ -L "./$n" ] || k=$((k - 1));; esac; done
 [ $k -le @MOST@ ] || no toomany
-names() { for n; do case $n in @UPLOAD@*) continue;; '*'|'.[!.]*'|'..?*') [ -e "./$n" ] || [ -L "./$n" ] || continue;; esac
+names() { for n; do case $n in @UPLOAD@*) continue;;
+'*'|'.[!.]*'|'..?*') [ -e "./$n" ] || [ -L "./$n" ] || continue;; esac
 [ "${PWD%/}/$n" != "$f" ] || continue
 printf '%s\0' "$n"; done | tr '\n\0' '/\n'; }
 a=$(printf "$ONCEBOX_AFTER."); a=${a%.}

@@ -146,9 +146,7 @@ class Shell:
     ) -> Said:
         uid, gid = (None, None) if user is None else (user.uid, user.gid)
         awake = asyncio.ensure_future(
-            self._engine.run_short(
-                sandbox_id, self.text(text), timeout=timeout, env=env, cwd=cwd, uid=uid, gid=gid
-            )
+            self._engine.run_short(sandbox_id, self.text(text), timeout=timeout, env=env, cwd=cwd, uid=uid, gid=gid)
         )
         try:
             while True:
@@ -197,7 +195,9 @@ def paused(sandbox_id: str) -> errors.SandboxNotRunning:
 def _problem(said: Said, reason: str) -> errors.OnceboxError:
     kind, detail = _PROBLEMS.get(reason, (errors.EngineUnavailable, "The sandbox did not answer as it should."))
     if reason == "tool":
-        detail = f"The sandbox's image has no `{said.lines.get('tool', '')[:40]}`, which this needs (coreutils or busybox)."
+        detail = (
+            f"The sandbox's image has no `{said.lines.get('tool', '')[:40]}`, which this needs (coreutils or busybox)."
+        )
     if reason == "other":
         what = bytes.fromhex(said.lines.get("said", "") or "").decode("utf-8", "replace")
         detail = "The sandbox could not do it: " + "".join(char if char.isprintable() else "?" for char in what)[-300:]
@@ -215,7 +215,10 @@ _PROBLEMS: Mapping[str, tuple[type[errors.OnceboxError], str]] = {
     "notempty": (errors.DirectoryNotEmpty, "The directory is not empty; `recursive=true` removes all that is in it."),
     "above": (errors.DirectoryNotEmpty, "The fences of Oncebox lie in this directory: it stays."),
     "fence": (errors.FilePermissionDenied, "The fences of Oncebox lie there: it is no place for files."),
-    "denied": (errors.FilePermissionDenied, "The user may not do this with the file, or its owner and mode can't be kept."),
+    "denied": (
+        errors.FilePermissionDenied,
+        "The user may not do this with the file, or its owner and mode can't be kept.",
+    ),
     "readonly": (errors.FilePermissionDenied, "The file system takes no writes."),
     "full": (errors.DiskFull, "The sandbox's disk is full; nothing is left of the file."),
     "busy": (errors.NotAFile, "The path is a mount point, or a program that runs: it can't be replaced or removed."),

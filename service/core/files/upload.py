@@ -27,11 +27,11 @@ from service.ports.engine import Engine
 from service.ports.store import Store
 
 PIECE = 8 * 1024 * 1024
-"""Bytes of a piece at most. execd keeps up to 32 MiB of an upload in its memory, and more than that twice on its disk."""
+"""Bytes of a piece at most. execd keeps up to 32 MiB of an upload in its memory, more than that twice on its disk."""
 LEAST = 256 * 1024
 """Bytes that an upload has room for in any case; the rest of a piece is taken as long as the replica has it."""
 PIECE_SECONDS = 60.0
-"""Seconds after which a piece is sent however short it is: so a directory that nothing came into for longer is nobody's."""
+"""Seconds after which a piece is sent however short it is: a directory that nothing came into for long is nobody's."""
 AT_ONCE = 4
 """Pieces under way at once in one sandbox."""
 SEND = 120.0
@@ -213,13 +213,12 @@ class Uploads:
     async def _sent(self, sandbox_id: str, path: str, piece: list[bytes]) -> None:
         """One piece. Sent again only where nothing of it got there: a late copy would empty what is being joined."""
         length = sum(map(len, piece))
-        for tries in range(TRIES):
+        for left in reversed(range(TRIES)):
             try:
-                return await self._engine.upload(
-                    sandbox_id, path, _each(piece), length=length, mode=0o644, timeout=SEND
-                )
+                await self._engine.upload(sandbox_id, path, _each(piece), length=length, mode=0o644, timeout=SEND)
+                break
             except port.NotReached:
-                if tries == TRIES - 1:
+                if not left:
                     raise
                 await asyncio.sleep(TRY_AGAIN)
 

@@ -1,7 +1,7 @@
 -- look: set when an active job is looked at next.
 --
 -- call     KEYS looks  ARGV id after_ms mode
--- KEYS[1]  oncebox:{shard}:looks   zset, id by ms
+-- KEYS[1]  oncebox:{shard}:looks   zset, id by ms; or a list of chores
 -- mode     LT: list it, never later than it stands; XX: only where it is listed
 
 local now = clock()
