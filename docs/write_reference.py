@@ -204,7 +204,8 @@ def operation_section(method: str, path: str, operation: dict[str, Any]) -> str:
     if rows:
         text += table(("parameter", "in", "type", "meaning"), rows) + "\n"
     if body := operation.get("requestBody"):
-        text += f"Body: {type_of(body['content']['application/json']['schema'])}\n\n"
+        taken = (type_of(held["schema"]) if held else f"`{media}`" for media, held in body["content"].items())
+        text += f"Body: {', '.join(taken)}\n\n"
     answers: list[tuple[str, str, str]] = []
     refused: list[str] = []
     for status, response in operation["responses"].items():

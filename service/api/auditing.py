@@ -26,7 +26,6 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("PUT", "/v1/sandboxes/{sandbox_id}/files"): "file.write",
     ("DELETE", "/v1/sandboxes/{sandbox_id}/files"): "file.remove",
     ("POST", "/v1/sandboxes/{sandbox_id}/directories"): "directory.create",
-    ("PUT", "/v1/sandboxes/{sandbox_id}/archive"): "archive.write",
 }
 """By method and route: everything that changes state."""
 _METHODS = frozenset(method for method, _ in ACTIONS)

@@ -6,14 +6,13 @@ import os
 import secrets
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
-from service.core.files import paths, scripts
+from service.core.files import scripts
 from service.core.files.listing import parse_page
 from service.core.files.shell import Said, Shell, _parsed
 from service.messages import File
-
-TOOLS = Path(__file__).parent
 
 
 def shells() -> list[str]:
@@ -31,7 +30,7 @@ class Place:
         self.work.mkdir(parents=True)
         self.fences.mkdir()
         self._argv = [shell, "-c"] if shell != "busybox" else ["busybox", "sh", "-c"]
-        self._env = {"PATH": os.environ["PATH"]}
+        self._env: dict[str | bytes, str | bytes] = {"PATH": os.environ["PATH"]}
         if shell == "busybox":
             tools = folder / "bin"
             tools.mkdir()
@@ -83,7 +82,7 @@ class Place:
         said = self.run(scripts.FINISH, path, token=token, uid=uid, **more)
         return said["end"] if said["end"] != "ok" else ("new" if said["made"] == "1" else "old")
 
-    def list(self, path: str | bytes = ".", *, page: int = 200) -> list[File]:
+    def list(self, path: str | bytes = ".", *, page: int = 200) -> Sequence[File]:
         """Everything in a directory, page by page."""
         found: list[tuple[bytes, File]] = []
         while True:
@@ -97,11 +96,8 @@ class Place:
                 return [file for _, file in found]
             assert some
 
-    def leftovers(self) -> list[str]:
+    def leftovers(self) -> Sequence[str]:
         """What is left of uploads, anywhere."""
         ways = [str(path) for path in self.fences.iterdir()]
         return ways + [str(path) for path in self.root.rglob(f"{scripts.UPLOAD}*")]
 
-
-def stat_of(said: Said) -> paths.Stat:
-    return said.stat

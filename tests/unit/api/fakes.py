@@ -1,6 +1,7 @@
 """A core that does nothing but note what it was asked, and an ASGI client that shows every byte."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -11,6 +12,9 @@ from service.api.application import Application
 from service.api.auth import Authenticator
 from service.core.answers import Answer, Event, ExecEvent, OutputPage, RawOutput
 from service.core.app import Core
+from service.core.files import paths
+from service.core.files.read import Found, Part
+from service.core.files.upload import Written
 from service.core.rates import Rate
 from service.core.room import Room, Share
 from service.messages import (
@@ -19,6 +23,9 @@ from service.messages import (
     ExecResult,
     ExecStart,
     ExecText,
+    File,
+    FilePage,
+    FileType,
     Job,
     JobOutput,
     JobPage,
@@ -32,6 +39,7 @@ from service.messages import (
 from service.settings import Settings
 
 JOB = Job(command_id="cmd_c2I_0", sandbox_id="sb", state=JobState.RUNNING)
+FILE = File(path="/f", type=FileType.FILE, size=0, mode="0644", modified_at="2026-01-01T00:00:00.000Z")
 SANDBOX = Sandbox(sandbox_id="sb", state=SandboxState.RUNNING, ready=True)
 RESULT = ExecResult(
     command_id="cmd_c2I_0", exit_code=0, timed_out=False, stdout="hi\n", stderr="", truncated=False, duration=0.1
@@ -64,6 +72,7 @@ class FakeCore:
         self.sandboxes = self.sandbox_list = _Sandboxes(self)
         self.jobs = self.job_list = _Jobs(self)
         self.execs = _Execs(self)
+        self.files = _Files(self)
         self.rates = self
         self.started = 0
         self.shut_down: list[float] = []
@@ -203,6 +212,43 @@ class _Execs:
             if isinstance(item, Exception):
                 raise item
             yield item
+
+
+class _Files:
+    def __init__(self, core: FakeCore) -> None:
+        self.core = core
+        self.reads = self
+
+    async def put(
+        self, tenant: str, sandbox_id: str, path: str, body: AsyncIterator[bytes], *, share: Share, **asked: Any
+    ) -> Written:
+        self.core.note("put", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
+        self.core.asked["body"] = b"".join([chunk async for chunk in body])
+        return Written(msgspec.structs.replace(FILE, path=path, size=len(self.core.asked["body"])), True, '"tag"')
+
+    @contextlib.asynccontextmanager
+    async def open(self, tenant: str, sandbox_id: str, path: str, **asked: Any) -> AsyncIterator[Found]:
+        self.core.note("open", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
+        line = paths.parse_stat(f"81a4 {len(self.core.output)} 0 0 1 2 1700000000 x|1700000000 x|")
+        yield Found(sandbox_id=sandbox_id, path=path, user=None, at=path, way=None, name="f", stat=line)
+
+    async def chunks(self, found: Found, part: Part, share: Share) -> AsyncIterator[bytes]:
+        yield self.core.output[part.start : part.end]
+
+    async def info(self, tenant: str, sandbox_id: str, path: str, **asked: Any) -> File:
+        self.core.note("info", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
+        return FILE
+
+    async def list(self, tenant: str, sandbox_id: str, path: str, **asked: Any) -> FilePage:
+        self.core.note("list", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
+        return FilePage(items=[FILE])
+
+    async def make_directory(self, tenant: str, sandbox_id: str, path: str, **asked: Any) -> tuple[File, bool]:
+        self.core.note("make_directory", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
+        return FILE, True
+
+    async def remove(self, tenant: str, sandbox_id: str, path: str, **asked: Any) -> None:
+        self.core.note("remove", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
 
 
 def output_event(text: str, id: str) -> Event:
