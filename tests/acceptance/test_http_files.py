@@ -182,9 +182,7 @@ def test_a_put_only_in_place_of_what_was_seen(files: Files) -> None:
         ("PUT", "files", {"path": ".oncebox-up-0/x"}, 422, "INVALID_REQUEST"),
     ],
 )
-def test_every_no_has_its_code(
-    files: Files, method: str, below: str, query: Any, status: int, code: str
-) -> None:
+def test_every_no_has_its_code(files: Files, method: str, below: str, query: Any, status: int, code: str) -> None:
     made = {
         "sandbox_id": files.sandbox_id,
         "command": "mkdir d; :>d/f; mkfifo pipe; ln -s gone nowhere; ln -s circle circle",

@@ -100,4 +100,3 @@ class Place:
         """What is left of uploads, anywhere."""
         ways = [str(path) for path in self.fences.iterdir()]
         return ways + [str(path) for path in self.root.rglob(f"{scripts.UPLOAD}*")]
-
