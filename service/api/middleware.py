@@ -22,7 +22,8 @@ from service.api.caller import CallerGone
 from service.api.exchange import Exchange, shown_key
 from service.api.observing import Observer
 from service.api.problems import problem_response
-from service.core.room import PIECE, Room
+from service.core.cursors import PIECE
+from service.core.room import Room
 from service.errors import (
     Forbidden,
     Internal,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
+from service.core.cursors import PIECE
 from service.core.identity import random_token
-from service.core.room import PIECE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

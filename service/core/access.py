@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from service import errors
 from service.core import identity, records
+from service.core.labels import RESERVED, is_reserved
 from service.core.problems import refusal
 from service.core.records import SandboxRecord
 from service.core.sandbox_records import SandboxRecords
@@ -52,9 +53,9 @@ class Access:
         labels = info.metadata
         record = SandboxRecord(
             tenant=tenant,
-            digest=labels.get(f"{records.RESERVED}idem") or None,
+            digest=labels.get(f"{RESERVED}idem") or None,
             image=info.image,
-            metadata={key: value for key, value in labels.items() if not records.is_reserved(key)},
+            metadata={key: value for key, value in labels.items() if not is_reserved(key)},
             created_at=info.created_at,
             expires_at=info.expires_at,
             asked_until=info.expires_at,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from service import errors
-from service.core import identity, pauses, records, rules
+from service.core import identity, labels, pauses, records, rules
 from service.core.claims import Claims
 from service.core.fence import reserved
 from service.core.liveness import Liveness
@@ -267,7 +267,7 @@ class Creator:
     async def _find(self, digest: str, claim: SandboxClaim) -> SandboxInfo | None:
         """The oldest live sandbox of this digest; each item is checked here, whatever the engine's filter did."""
         wanted = records.reserved_metadata(digest, claim, 0, self._settings.secret)
-        keys = [f"{records.RESERVED}{name}" for name in ("idem", "idem-owner", "tenant", "signature")]
+        keys = [f"{labels.RESERVED}{name}" for name in ("idem", "idem-owner", "tenant", "signature")]
         matches = []
         page, more = 1, True
         while more and page <= 5:

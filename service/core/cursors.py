@@ -15,13 +15,14 @@ from collections.abc import Iterator
 import msgspec
 
 from service.core import opaque
-from service.core.room import PIECE
 from service.errors import InvalidRequest
 from service.messages import Encoding, JobState
 
 _FORM = re.compile(r"1\.([0-9]{1,18})\.([a-z_]{1,12})")
 END = "end"
 """Stands for the state where everything was handed out."""
+PIECE = 64 * 1024
+"""Bytes of the log that are turned into text and written at once."""
 _LONGEST_CHARACTER = 4
 """Bytes in UTF-8."""
 _TEXT_PIECE = PIECE // 3 * 3

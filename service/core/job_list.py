@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from service import errors
 from service.core import opaque, records, rules
-from service.core.records import matches
+from service.core.labels import matches
 from service.core.room import ROW, UNBOUNDED, Share
 from service.core.telemetry import Telemetry
 from service.messages import Job, JobPage, JobState

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import msgspec
 
 from service import errors
-from service.core import opaque, records, rules
+from service.core import labels, opaque, records, rules
+from service.core.labels import matches
 from service.core.problems import refusal
-from service.core.records import matches
 from service.core.room import ROW, UNBOUNDED, Share
 from service.core.telemetry import Telemetry
 from service.messages import Sandbox, SandboxPage, SandboxState
@@ -66,7 +66,7 @@ class SandboxList:
         metadata = rules.metadata_filter(metadata)
         after = _parse(page_token)
         page = max(1, after.page - 1) if after else 1
-        wanted = {**metadata, f"{records.RESERVED}tenant": tenant}
+        wanted = {**metadata, f"{labels.RESERVED}tenant": tenant}
         found: list[tuple[SandboxInfo, Place]] = []
         held: list[SandboxInfo] = []
         began, first, looked, more = after, page, 0, True

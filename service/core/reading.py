@@ -14,9 +14,10 @@ import msgspec
 from service import errors
 from service.core import output, records
 from service.core.answers import RawOutput
+from service.core.cursors import PIECE
 from service.core.liveness import Liveness
 from service.core.records import JobBody
-from service.core.room import ESCAPED, PATIENCE, PIECE, UNBOUNDED, Share, of_output
+from service.core.room import ESCAPED, PATIENCE, UNBOUNDED, Share, of_output
 from service.core.states import ClaimState
 from service.core.tasks import Tasks
 from service.ports.engine import Engine, EngineError, FileMissing, SandboxMissing

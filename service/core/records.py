@@ -7,7 +7,7 @@ releases share one store during a rollout (a change that older ones can't read r
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ import msgspec
 
 from service import errors
 from service.core import identity
+from service.core.labels import RESERVED, is_reserved
 from service.core.states import ClaimState
 from service.messages import MAX_JOB_TIMEOUT, Job, JobState, Metadata, Reason, Resources, Sandbox, SandboxState
 from service.ports.engine import SandboxInfo
@@ -246,19 +247,6 @@ def sandbox_view(sandbox_id: str, known: SandboxRecord | None, info: SandboxInfo
         created_at=rfc3339(info.created_at if info and info.created_at else shown.created_at),
         expires_at=rfc3339(info.expires_at if info and info.expires_at else shown.expires_at),
     )
-
-
-def matches(metadata: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Every wanted pair is there."""
-    return all(metadata.get(key) == value for key, value in wanted.items())
-
-
-RESERVED = "oncebox.io/"
-
-
-def is_reserved(key: str) -> bool:
-    """A metadata key that only the server writes, in any letter case or encoding."""
-    return key.strip().casefold().startswith(RESERVED)
 
 
 def reserved_metadata(digest: str, claim: SandboxClaim, attempt: int, secret: str | None) -> dict[str, str]:

@@ -15,12 +15,11 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple
 
+from service.core.cursors import PIECE
 from service.errors import OnceboxError, RateLimited
 
 CAPACITY = 128 * 1024 * 1024
 """Bytes of one replica."""
-PIECE = 64 * 1024
-"""Bytes of the log that are turned into text and written at once."""
 ROW = 32 * 1024
 """Bytes for one job or sandbox of a list: 64 labels of the longest kind."""
 PATIENCE = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from service.core.records import is_reserved
+from service.core.labels import is_reserved
 from service.errors import InvalidRequest, PayloadTooLarge
 from service.messages import CPU, MAX_COMMAND, MEMORY, Resources
 

@@ -10,6 +10,7 @@ from service import audit
 from service.core import identity, records
 from service.core.fences import Fences
 from service.core.files.leftovers import Leftovers
+from service.core.labels import RESERVED
 from service.core.liveness import Liveness
 from service.core.states import ClaimState
 from service.core.telemetry import Telemetry
@@ -95,7 +96,7 @@ class Sweeper:
 
     async def _delete(self, info: SandboxInfo) -> None:
         log.warning("deleting sandbox %s, a late duplicate that was never handed out", info.id)
-        tenant = info.metadata.get(f"{records.RESERVED}tenant")
+        tenant = info.metadata.get(f"{RESERVED}tenant")
         try:
             await self._engine.delete_sandbox(info.id)
         except EngineError as error:
@@ -141,15 +142,15 @@ class Sweeper:
     async def given_up(self, info: SandboxInfo, *, grace: float = GRACE) -> bool:
         """The present claim is of the same generation, names another sandbox, and gave this attempt up."""
         labels = info.metadata
-        digest = labels.get(f"{records.RESERVED}idem")
-        attempt = identity.parse_attempt(labels.get(f"{records.RESERVED}attempt", ""))
+        digest = labels.get(f"{RESERVED}idem")
+        attempt = identity.parse_attempt(labels.get(f"{RESERVED}attempt", ""))
         if not digest or attempt is None or not info.state.live:
             return False
         record = await self._store.get(digest)
         if record is None or record.state is not ClaimState.DONE:
             return False
         claim = records.claim_body(record)
-        generation = labels.get(f"{records.RESERVED}generation", "")
+        generation = labels.get(f"{RESERVED}generation", "")
         if not records.never_handed_out(claim, sandbox_id=info.id, generation=generation, attempt=attempt):
             return False
         if not records.belongs(info, claim.tenant, self._settings.secret):

@@ -9,7 +9,8 @@ import pytest
 
 from service.core import background, identity, records
 from service.core.app import Core
-from service.core.records import RESERVED, SandboxClaim
+from service.core.labels import RESERVED
+from service.core.records import SandboxClaim
 from service.core.states import ClaimState
 from service.errors import StoreUnavailable
 from service.messages import SandboxState

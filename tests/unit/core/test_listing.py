@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core import listing, records
+from service.core import labels, listing
 from service.core.listing import SandboxList
 from service.core.telemetry import NullTelemetry
 from service.messages import SandboxPage, SandboxState
 from service.ports.engine import SandboxInfo, SandboxListing
 
 PAGE = 4
-TENANT = {f"{records.RESERVED}tenant": "alice"}
+TENANT = {f"{labels.RESERVED}tenant": "alice"}
 
 
 class Engine:

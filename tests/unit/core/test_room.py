@@ -7,7 +7,8 @@ import pytest
 
 from service.api.middleware import TAKEN_SECONDS
 from service.core import admission
-from service.core.room import CAPACITY, PATIENCE, PIECE, Room, Share
+from service.core.cursors import PIECE
+from service.core.room import CAPACITY, PATIENCE, Room, Share
 from service.errors import RateLimited
 
 TENANTS = ["a", "b", "c", "d"]
