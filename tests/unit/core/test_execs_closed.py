@@ -58,7 +58,7 @@ class Connection:
 
 async def test_a_command_s_stream_that_is_left_gives_its_connection_back(monkeypatch: pytest.MonkeyPatch) -> None:
     connection, execd = Connection(), Execd.__new__(Execd)
-    monkeypatch.setattr(execd, "_open", connection, raising=False)
+    monkeypatch.setattr(execd, "open", connection, raising=False)
     async with aclosing(execd.stream("sandbox", CommandSpec(command="x", timeout=1), silence=1)) as events:
         async for _ in events:
             assert connection.open
