@@ -1,4 +1,4 @@
-"""Draws the states of a claim from ``service.core.states.SCRIPTS``: ``python docs/draw_states.py``.
+"""Draws the states of a claim from ``service.core.model.states.SCRIPTS``: ``python docs/draw_states.py``.
 
 The table says which arrows there are and what they are called; here is only where the boxes stand and how far an
 arrow bends. A state or an arrow that the table gains or loses shows up in the pictures, or stops the drawing.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from service.core.states import SCRIPTS, ClaimState
+from service.core.model.states import SCRIPTS, ClaimState
 
 HERE = Path(__file__).resolve().parent / "concepts"
 

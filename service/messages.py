@@ -1,7 +1,7 @@
 """The messages of the HTTP contract, shared by the server, the SDK and the command line.
 
 Every request field is optional at this layer and ``None`` when not sent: an explicit null equals an absent
-field, and defaults belong to the server, not to the meaning of a request (see ``core.identity.fingerprint``).
+field, and defaults belong to the server, not to the meaning of a request (see ``core.model.identity.fingerprint``).
 Times are RFC 3339 in UTC with milliseconds; timeouts are whole seconds; sizes are bytes.
 """
 
@@ -149,7 +149,7 @@ other; zero is no limit to Docker."""
 
 
 class Resources(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The engine's own strings, such as ``"500m"`` and ``"4Gi"``. The rules of ``service.core.rules`` check them."""
+    """The engine's own strings, such as ``"500m"`` and ``"4Gi"``; ``service.core.model.validation`` checks them."""
 
     cpu: Annotated[str, Meta(extra_json_schema={"pattern": CPU})] | None = None
     """CPUs, above 0: ``"2"``, ``"0.5"``, or thousandths: ``"500m"``."""

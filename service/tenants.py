@@ -34,7 +34,7 @@ import msgspec
 from msgspec import Meta
 
 from service import audit, blocking
-from service.core.policy import Quota
+from service.core.model.policy import Quota
 from service.errors import Unauthenticated
 from service.settings import Settings, SettingsError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from service import audit
 from service.api.caller import CallerGone
 from service.api.exchange import Exchange
-from service.core.identity import parse_command_id
+from service.core.model.identity import parse_command_id
 from service.errors import OnceboxError, OutcomeUnknown
 
 if TYPE_CHECKING:

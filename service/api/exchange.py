@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from service import context
 from service.api.caller import Caller, CallerGone
 from service.api.observing import Observer, Wait
-from service.core.identity import MadeKey, parse_command_id, random_token
+from service.core.model.identity import MadeKey, parse_command_id, random_token
 from service.errors import InvalidIdempotencyKey, InvalidRequest, JobNotFound, SandboxNotFound
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from service.core.app import Core
-    from service.core.room import Share
+    from service.core.limits.room import Share
 
 _SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._~+/=:@-]{0,127}")
 _VISIBLE_ASCII = re.compile(r"[!-~]{1,255}")

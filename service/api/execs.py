@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from service.api.exchange import Call
-    from service.core.answers import ExecEvent
+    from service.core.model.answers import ExecEvent
     from service.messages import Exec
 
 

@@ -22,8 +22,8 @@ from service.api.caller import CallerGone
 from service.api.exchange import Exchange, shown_key
 from service.api.observing import Observer
 from service.api.problems import problem_response
-from service.core.cursors import PIECE
-from service.core.room import Room
+from service.core.limits.room import Room
+from service.core.model.cursors import PIECE
 from service.errors import (
     Forbidden,
     Internal,

@@ -11,7 +11,7 @@ from service.errors import RangeNotSatisfiable
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from service.core.answers import RawOutput
+    from service.core.model.answers import RawOutput
 
 _RANGE = re.compile(r"bytes[ \t]*=[ \t]*(?:([0-9]{1,18})-([0-9]{1,18})?|-([0-9]{1,18}))[ \t]*", re.IGNORECASE)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from service.core.app import Core
-    from service.core.rates import Rate
+    from service.core.limits.rates import Rate
 
 HOLD = 3.0
 """Seconds at most for which the answer to somebody who did not wait is held back: it costs nothing, and a flood that

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
-from service.core.cursors import PIECE
-from service.core.identity import random_token
+from service.core.model.cursors import PIECE
+from service.core.model.identity import random_token
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from service.core.answers import OutputPage
+    from service.core.model.answers import OutputPage
 
 JSON = "application/json"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from service.api.exchange import Call
-    from service.core.answers import OutputPage
+    from service.core.model.answers import OutputPage
 
 SIGN_OF_LIFE_SECONDS = 8.0
 """Without a byte, after which one is sent: less than the idle timeouts of balancers, most of which are 10 s to 60 s."""

@@ -6,16 +6,12 @@ import asyncio
 import os
 import socket
 
-from service.core import identity
-from service.core.access import Access
-from service.core.admission import Admission
-from service.core.background import Background
-from service.core.claims import Claims
-from service.core.creating import LOOKUP_TRIES, Creator
-from service.core.dispatch import Dispatcher
-from service.core.execs import Execs
-from service.core.expiry import Expiry
-from service.core.fences import Fences
+from service.core.claims.background import Background
+from service.core.claims.once import Claims
+from service.core.claims.ownership import Ownership
+from service.core.claims.tasks import Tasks
+from service.core.claims.watches import Board, Watches
+from service.core.fence.client import Fences
 from service.core.files.leftovers import Leftovers
 from service.core.files.listing import Lists
 from service.core.files.names import Names
@@ -24,34 +20,38 @@ from service.core.files.service import Files
 from service.core.files.shell import Shell
 from service.core.files.transfers import Transfers
 from service.core.files.upload import Uploads
-from service.core.foreground import Foreground
-from service.core.job_list import JobList
-from service.core.jobs import Jobs
-from service.core.ledger import Ledger
-from service.core.listing import SandboxList
-from service.core.liveness import Liveness
-from service.core.observe import Observer
-from service.core.orders import Orders
-from service.core.ownership import Ownership
-from service.core.pacing import Pace
-from service.core.policy import OneTenant, Policy
-from service.core.poller import Poller
-from service.core.polls import Polls
-from service.core.prepare import Preparation
-from service.core.quotas import Quotas
-from service.core.rates import Rates
+from service.core.jobs.dispatch import Dispatcher
+from service.core.jobs.exec import Execs
+from service.core.jobs.foreground import Foreground
+from service.core.jobs.ledger import Ledger
+from service.core.jobs.listing import JobList
+from service.core.jobs.observe import Observer
+from service.core.jobs.orders import Orders
+from service.core.jobs.pacing import Pace
+from service.core.jobs.poller import Poller
+from service.core.jobs.polls import Polls
+from service.core.jobs.prepare import Preparation
+from service.core.jobs.read import Reader
+from service.core.jobs.reconcile import Reconciler
+from service.core.jobs.restore import Restorer
+from service.core.jobs.service import Jobs
+from service.core.jobs.submit import Submitter
+from service.core.limits.admission import Admission
+from service.core.limits.quotas import Quotas
+from service.core.limits.rates import Rates
+from service.core.limits.room import ESCAPED, Room
+from service.core.model import identity
+from service.core.model.policy import OneTenant, Policy
 from service.core.readiness import Readiness
-from service.core.reading import Reader
-from service.core.reconcile import Reconciler
-from service.core.restore import Restorer
-from service.core.room import ESCAPED, Room
-from service.core.sandbox_records import SandboxRecords
-from service.core.sandboxes import Sandboxes
-from service.core.submitting import Submitter
-from service.core.sweeping import Sweeper
-from service.core.tasks import Tasks
+from service.core.sandboxes.access import Access
+from service.core.sandboxes.create import LOOKUP_TRIES, Creator
+from service.core.sandboxes.expiry import Expiry
+from service.core.sandboxes.listing import SandboxList
+from service.core.sandboxes.liveness import Liveness
+from service.core.sandboxes.records import SandboxRecords
+from service.core.sandboxes.service import Sandboxes
+from service.core.sweep import Sweeper
 from service.core.telemetry import NullTelemetry, Telemetry
-from service.core.watching import Board, Watches
 from service.ports.engine import Engine
 from service.ports.store import Store
 from service.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from service.core.background import Background
+from service.core.claims.background import Background
 from service.errors import StoreUnavailable
 from service.ports.store import Store
 

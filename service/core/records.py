@@ -14,9 +14,9 @@ from typing import TypeVar
 import msgspec
 
 from service import errors
-from service.core import identity
-from service.core.labels import RESERVED, is_reserved
-from service.core.states import ClaimState
+from service.core.model import identity
+from service.core.model.labels import RESERVED, is_reserved
+from service.core.model.states import ClaimState
 from service.messages import MAX_JOB_TIMEOUT, Job, JobState, Metadata, Reason, Resources, Sandbox, SandboxState
 from service.ports.engine import SandboxInfo
 from service.ports.store import Record

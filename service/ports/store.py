@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from service.core.states import ClaimState
+from service.core.model.states import ClaimState
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class StoreHealth(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Protocol):
     """A Redis server, or one in the process. Answers that did not change anything say what is there now."""
 
-    # -- claims: each is one script, one round trip; `service.core.states.SCRIPTS` has the legal moves.
+    # -- claims: each is one script, one round trip; `service.core.model.states.SCRIPTS` has the legal moves.
     # -- Each returns (done, record): done is False where the compare failed, and record is what stands there.
 
     # -- A job stands in the lists of active ones (`active_of`, `due`) for as long as its claim is active, by the very

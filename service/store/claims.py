@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.core.states import ClaimState
+from service.core.model.states import ClaimState
 from service.errors import StoreUnavailable
 from service.ports.store import Appended, Claimed, Record, Unreadable
 from service.store import keys, packing
@@ -28,7 +28,7 @@ _AT_ONCE = 100
 
 
 class Transitions(Kept, Part):
-    """The transitions of ``service.core.states.SCRIPTS``."""
+    """The transitions of ``service.core.model.states.SCRIPTS``."""
 
     async def get(self, id: str) -> Record | None:
         """The record, or None."""

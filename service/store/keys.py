@@ -6,7 +6,7 @@ Cluster: a sandbox with its jobs, their lists and what is kept of them. A sandbo
 
 import zlib
 
-from service.core.identity import parse_command_id
+from service.core.model.identity import parse_command_id
 
 CHANGES = "oncebox:changes"
 """The channel on which the id of a changed claim is published."""

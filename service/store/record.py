@@ -1,6 +1,6 @@
 """The form of a claim in Redis: a header line, then the body. ``lua/prelude.lua`` has the fields."""
 
-from service.core.states import ClaimState
+from service.core.model.states import ClaimState
 from service.errors import StoreUnavailable
 from service.ports.store import Record
 

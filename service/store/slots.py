@@ -1,6 +1,6 @@
 """Counted slots (quotas), rates, and chores that come due later."""
 
-from service.core.identity import parse_command_id
+from service.core.model.identity import parse_command_id
 from service.ports.store import Admission
 from service.store import keys
 from service.store.base import Part, call, expiry_ms, ms, texts

@@ -19,7 +19,7 @@ AT_ONCE, SUBMISSIONS, SLOW = 8, 24, 1.0
 """Carried out at once by this replica (a half of it for one tenant); sent at once; seconds that the engine takes for
 each."""
 FEW = SERVE.replace(
-    "if __name__", f"from service.core import admission\nadmission.SUBMISSIONS = {AT_ONCE}\nif __name__"
+    "if __name__", f"from service.core.limits import admission\nadmission.SUBMISSIONS = {AT_ONCE}\nif __name__"
 )
 
 

@@ -19,7 +19,7 @@ CAPACITY = 16 * MIB
 CALLERS = 40
 BODIES = 120
 SMALL = SERVE.replace(
-    "if __name__", f"from service.core import room\nroom.Room.__init__.__defaults__ = ({CAPACITY},)\nif __name__"
+    "if __name__", f"from service.core.limits import room\nroom.Room.__init__.__defaults__ = ({CAPACITY},)\nif __name__"
 )
 
 

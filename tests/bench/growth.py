@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import redis
 
 from service.client import AsyncSandbox
-from service.core import identity
+from service.core.model import identity
 from service.store import keys
 from tests.bench.bed import QUICK, finished_jobs, one_replica, sandbox_on
 from tests.bench.http_load import closed_loop, get, post

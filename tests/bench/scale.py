@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from tests.bench import results
 
 INTERVAL, QUICKEST, JOBS_AT_INTERVAL = 3.0, 0.5, 500
-"""The pace of looks (`service.core.poller`)."""
+"""The pace of looks (`service.core.jobs.poller`)."""
 SECONDS = 20.0
 WARM_UP = 5.0
 LATE = 1.0

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from service.core import fence, startup
-from service.core.fence import Boot
+from service.core.fence import protocol, startup
+from service.core.fence.protocol import Boot
 from tests.contract.fence_commands import Case
 
 SIGNALS = {
@@ -90,7 +90,7 @@ class Place(Protocol):
 
 def boot_mark(place: Place) -> Boot | None:
     """The place's boot mark, made where it is missing."""
-    return fence.parse_ready(place.own(fence.ready(place.directory, secrets.token_hex(16)))).boot
+    return protocol.parse_ready(place.own(protocol.ready(place.directory, secrets.token_hex(16)))).boot
 
 
 def fenced(
@@ -101,7 +101,7 @@ def fenced(
         boot = boot_mark(place)
         how["boot"] = boot and boot.text
     how = {"directory": place.directory, "fingerprint": "f" * 32, "timeout": 60, "inherited": place.inherited, **how}
-    return fence.wrapper(command, env or {}, token=token, **how)
+    return protocol.wrapper(command, env or {}, token=token, **how)
 
 
 @dataclass

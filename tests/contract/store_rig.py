@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from service.core.identity import command_id
-from service.core.states import ClaimState
+from service.core.model.identity import command_id
+from service.core.model.states import ClaimState
 from service.ports.store import Record
 from service.store import RedisStore, keys
 

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from service.core import startup
+from service.core.fence import startup
 from service.engine import OpenSandboxEngine
 from service.engine.endpoints import Mode
 from service.messages import SandboxState

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from service.core import fence
-from service.core.fence import Fence, Look, Marker, Streams
+from service.core.fence import protocol
+from service.core.fence.protocol import Fence, Look, Marker, Streams
 from tests.contract.fence_commands import CASES, Case
 from tests.contract.fence_rig import ANOTHER, OTHER_USER, Ended, Execd, boot_mark, fenced
 from tests.contract.fence_startups import NO_PATH, STARTS, Start, compare, here
@@ -36,7 +36,7 @@ class Site:
     sandbox: RunningSandbox | None
 
     @property
-    def boot(self) -> fence.Boot:
+    def boot(self) -> protocol.Boot:
         boot = boot_mark(self.execd)
         assert boot is not None
         return boot
@@ -51,7 +51,7 @@ class Site:
         return self.execd.own(text)
 
     def look(self, token: str) -> Look:
-        return fence.parse_look(self.short(fence.look(self.execd.directory, token)))
+        return protocol.parse_look(self.short(protocol.look(self.execd.directory, token)))
 
     def control(self, what: str, **action: str) -> None:
         """What happens to a sandbox."""
@@ -175,7 +175,7 @@ def test_so_they_do_where_the_environment_of_their_daemon_acts(daemons: Daemons)
         directory = f"/tmp/oncebox-test-{secrets.token_hex(8)}"
         with daemons(here(start, f"{directory}/here"), directory) as execd:
             plain, behind, token = compare(execd, start, f"{directory}/here", sent=False)
-            noted = fence.parse_look(execd.own(fence.look(directory, token))).fence
+            noted = protocol.parse_look(execd.own(protocol.look(directory, token))).fence
             execd.own(f"rm -rf {directory}")
         same = behind == plain and noted is not None and noted.exit_code == plain.code
         return None if same else f"{start.name}: {plain} {behind} {noted}"
@@ -186,7 +186,7 @@ def test_so_they_do_where_the_environment_of_their_daemon_acts(daemons: Daemons)
 
 def test_a_command_reads_its_input_has_its_streams_apart_and_words_are_not_parsed(site: Site) -> None:
     boot = site.boot.text
-    given = fence.input_path(site.execd.directory, secrets.token_hex(16))
+    given = protocol.input_path(site.execd.directory, secrets.token_hex(16))
     site.short(f"printf 'a\\000b' >{given}; chmod 444 {given}")
     how: dict[str, Any] = {"boot": boot, "words": True, "streams": Streams(stdin=given, apart=True)}
     words = ["sh", "-c", 'printf "%s|" "$@"; cat; echo err >&2; id -u; exit 5', "sh", "a b", "*", "$HOME"]
@@ -199,7 +199,7 @@ def test_a_command_reads_its_input_has_its_streams_apart_and_words_are_not_parse
 def test_a_command_without_the_input_that_it_is_to_read_runs_nothing(site: Site) -> None:
     token = secrets.token_hex(16)
     ended = site.execd.run(*fenced(site.execd, "echo ran", token, streams=Streams(stdin="/nosuch", apart=True)))
-    assert (ended.code, fence.parse_marker(ended.output, token)) == (fence.NOTHING_RAN, Marker("input"))
+    assert (ended.code, protocol.parse_marker(ended.output, token)) == (protocol.NOTHING_RAN, Marker("input"))
     assert ended.errors is None
     assert site.look(token).fence is None
 
@@ -218,8 +218,8 @@ def test_a_doubled_submission_runs_once_and_leads_to_the_run(site: Site) -> None
     assert len(ran) == 1
     assert site.short(f"cat {counter}") == "x\n"
     for name in set(names) - set(ran):
-        assert fence.parse_marker(site.execd.output(name), token) == Marker("run", "f" * 32)
-        assert codes[name] == fence.NOTHING_RAN
+        assert protocol.parse_marker(site.execd.output(name), token) == Marker("run", "f" * 32)
+        assert codes[name] == protocol.NOTHING_RAN
     noted = site.look(token).fence
     assert noted is not None
     assert (noted.kind, noted.exit_code, noted.timeout) == ("run", 3, 60)
@@ -247,11 +247,11 @@ def test_a_foreground_run_notes_where_its_output_goes(site: Site) -> None:
 
 def test_a_void_keeps_a_late_submission_from_running(site: Site) -> None:
     token, boot = secrets.token_hex(16), site.boot.text
-    void = fence.void(site.execd.directory, token, boot, secrets.token_hex(16))
-    assert fence.parse_void(site.short(void)).outcome == "voided"
+    void = protocol.void(site.execd.directory, token, boot, secrets.token_hex(16))
+    assert protocol.parse_void(site.short(void)).outcome == "voided"
     name = site.submit("echo ran", token, boot)
-    assert site.execd.wait(name)[0] == fence.NOTHING_RAN
-    assert fence.parse_marker(site.execd.output(name), token) == Marker("void")
+    assert site.execd.wait(name)[0] == protocol.NOTHING_RAN
+    assert protocol.parse_marker(site.execd.output(name), token) == Marker("void")
 
 
 def test_a_living_run_is_found_and_ended_with_its_children(site: Site) -> None:
@@ -263,7 +263,7 @@ def test_a_living_run_is_found_and_ended_with_its_children(site: Site) -> None:
     assert seen.alive
     assert seen.fence is not None
     assert (seen.fence.pid,) == seen.processes
-    assert fence.parse_end(site.short(fence.end(site.execd.directory, token))) == "ended"
+    assert protocol.parse_end(site.short(protocol.end(site.execd.directory, token))) == "ended"
     assert site.execd.wait(name)[0] == 143
     assert site.look(token).alive is False
     assert "sleep" not in site.short(f"cat /proc/{child.decode()}/cmdline 2>/dev/null")
@@ -287,7 +287,7 @@ def test_a_run_that_outlives_its_daemon_is_followed_and_ended(local: Site) -> No
     noted = local.look(token).fence
     assert noted is not None
     assert noted.exit_code == 3
-    assert fence.parse_end(local.short(fence.end(local.execd.directory, other))) == "ended"
+    assert protocol.parse_end(local.short(protocol.end(local.execd.directory, other))) == "ended"
     assert local.look(other).alive is False
 
 
@@ -317,21 +317,21 @@ def test_a_container_that_comes_back_with_another_file_system(local: Site) -> No
 
     local.control("container", action="restart", filesystem="new")
 
-    void = fence.void(local.execd.directory, token, boot.text, secrets.token_hex(16))
-    voided = fence.parse_void(local.short(void))
+    void = protocol.void(local.execd.directory, token, boot.text, secrets.token_hex(16))
+    voided = protocol.parse_void(local.short(void))
     assert voided.outcome == "boot"
     assert boot.replaced_by(voided.start)
     now = local.boot
     assert now.text != boot.text
     late = local.submit("echo ran", token, boot.text)
     local.execd.wait(late)
-    assert fence.parse_marker(local.execd.output(late), token) == Marker("boot")
+    assert protocol.parse_marker(local.execd.output(late), token) == Marker("boot")
     assert local.look(token).fence is None
 
 
 def ready_start(site: Site) -> int:
     """When the sandbox's first process started."""
-    return fence.parse_ready(site.short(fence.ready(site.execd.directory, secrets.token_hex(16)))).start
+    return protocol.parse_ready(site.short(protocol.ready(site.execd.directory, secrets.token_hex(16)))).start
 
 
 def test_a_fence_that_ends_with_a_signal_notes_it(site: Site) -> None:

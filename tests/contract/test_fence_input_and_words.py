@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.core import fence
-from service.core.fence import Streams
+from service.core.fence import protocol
+from service.core.fence.protocol import Streams
 from tests.contract.fence_commands import CASES, WORDS, Case
 from tests.contract.fence_rig import EACH, Ended, Shell, boot_mark, fenced, shell_of
 from tests.contract.fence_startups import STARTS, here, prepare
@@ -33,8 +33,8 @@ def both(shell: Shell, case: Case, boot: str, streams: Streams) -> tuple[Ended, 
     plain = replace_place(shell, streams).run_case(case.command, case.env, case)
     text, env = fenced(shell, case.command, token, case.env, boot=boot, streams=streams)
     behind = shell.run_case(text, env, case)
-    assert Path(fence.fence_path(shell.directory, token)).exists(), (case.name, plain, behind)
-    noted = fence.parse_fence(Path(fence.fence_path(shell.directory, token)).read_bytes())
+    assert Path(protocol.fence_path(shell.directory, token)).exists(), (case.name, plain, behind)
+    noted = protocol.parse_fence(Path(protocol.fence_path(shell.directory, token)).read_bytes())
     assert (noted.kind, noted.apart) == ("run", streams.apart), case.name
     return plain, behind
 
@@ -114,9 +114,9 @@ def test_the_two_outputs_are_apart_and_the_log_has_stdout_alone(shell: Shell) ->
     assert ended.errors is not None
     assert ended.errors.startswith(b"b\nd\n")
     assert b"nosuch" in ended.errors
-    noted = fence.parse_fence(Path(fence.fence_path(shell.directory, token)).read_bytes())
+    noted = protocol.parse_fence(Path(protocol.fence_path(shell.directory, token)).read_bytes())
     assert noted.log is not None
-    assert Path(fence.stderr_beside(noted.log)).read_bytes() == ended.errors
+    assert Path(protocol.stderr_beside(noted.log)).read_bytes() == ended.errors
 
 
 # -- words
@@ -164,7 +164,7 @@ def test_a_program_that_cant_be_run_ends_as_in_a_shell(shell: Shell, program: st
     ended = shell.run(text, env)
     assert (ended.code, ended.output) == (code, b"")
     assert ended.errors, "the reason is told"
-    assert fence.parse_fence(Path(fence.fence_path(shell.directory, token)).read_bytes()).exit_code == code
+    assert protocol.parse_fence(Path(protocol.fence_path(shell.directory, token)).read_bytes()).exit_code == code
 
 
 BY_THE_SHELL = {"SHLVL", "OPTIND", "BASH_ARGV0", "PS4", "IFS"}

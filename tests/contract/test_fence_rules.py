@@ -1,6 +1,6 @@
 """The rules of the fence that its texts keep: each holds, and no longer does once its lines are taken out.
 
-Rules 1 and 4 are the claim table's: `tests/unit/core/test_job_protocol.py`.
+Rules 1 and 4 are the claim table's: `tests/unit/core/jobs/test_job_protocol.py`.
 """
 
 import secrets
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from service.core import fence, fence_scripts
-from service.core.fence import Marker, Streams
+from service.core.fence import protocol, scripts
+from service.core.fence.protocol import Marker, Streams
 from tests.contract.fence_rig import ANOTHER, EACH, Ended, Shell, boot_mark, fenced, shell_of
 
 TOKEN = "0123456789abcdef" * 2
@@ -26,7 +26,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
 
 
 def fence_file(shell: Shell, token: str = TOKEN) -> Path:
-    return Path(fence.fence_path(shell.directory, token))
+    return Path(protocol.fence_path(shell.directory, token))
 
 
 def mark(shell: Shell) -> str:
@@ -46,9 +46,9 @@ def submit(shell: Shell, boot: str | None) -> Ended:
     return shell.run(text, env)
 
 
-def void(shell: Shell, boot: str, token: str = TOKEN) -> fence.Voided:
-    text = fence.void(shell.directory, token, boot, secrets.token_hex(16))
-    return fence.parse_void(shell.own(text))
+def void(shell: Shell, boot: str, token: str = TOKEN) -> protocol.Voided:
+    text = protocol.void(shell.directory, token, boot, secrets.token_hex(16))
+    return protocol.parse_void(shell.own(text))
 
 
 # Each tells what happened, as it should be when the rule is kept.
@@ -59,7 +59,7 @@ def one_of_thirty(shell: Shell) -> bool:
     boot = mark(shell)
     with ThreadPoolExecutor(30) as threads:
         ended = list(threads.map(lambda _: submit(shell, boot), range(30)))
-    others = [fence.parse_marker(each.output, TOKEN) for each in ended if each.output != b"ran\n"]
+    others = [protocol.parse_marker(each.output, TOKEN) for each in ended if each.output != b"ran\n"]
     met = {other.met for other in others if other}
     return len(others) == 29 and None not in others and met == {"run"}
 
@@ -67,8 +67,8 @@ def one_of_thirty(shell: Shell) -> bool:
 def a_second_copy_is_told_what_it_met(shell: Shell) -> bool:
     boot = mark(shell)
     first, second = submit(shell, boot), submit(shell, boot)
-    marker = fence.parse_marker(second.output, TOKEN)
-    return (first.output, marker, second.code) == (b"ran\n", Marker("run", FINGERPRINT), fence.NOTHING_RAN)
+    marker = protocol.parse_marker(second.output, TOKEN)
+    return (first.output, marker, second.code) == (b"ran\n", Marker("run", FINGERPRINT), protocol.NOTHING_RAN)
 
 
 def no_void_in_another_file_system(shell: Shell) -> bool:
@@ -106,28 +106,30 @@ def a_late_message_runs_nothing_in_another_file_system(shell: Shell) -> bool:
     boot = mark(shell)
     replace_file_system(shell)
     late = submit(shell, boot)
-    return fence.parse_marker(late.output, TOKEN) == Marker("boot") and not fence_file(shell).exists()
+    return protocol.parse_marker(late.output, TOKEN) == Marker("boot") and not fence_file(shell).exists()
 
 
 def a_copy_that_compared_before_the_directory_was_wiped_runs_nothing(shell: Shell) -> bool:
     """Rule 3: the first copy runs and empties the directory between the second's look at the mark and its fence."""
     boot = mark(shell)
     text, env = fenced(shell, "echo ran", TOKEN, boot=boot)
-    env[fence.SCRIPT_VARIABLE] = env[fence.SCRIPT_VARIABLE].replace("set -C", f"rm {shell.directory}/*; set -C", 1)
-    return fence.parse_marker(shell.run(text, env).output, TOKEN) == Marker("boot")
+    env[protocol.SCRIPT_VARIABLE] = env[protocol.SCRIPT_VARIABLE].replace(
+        "set -C", f"rm {shell.directory}/*; set -C", 1
+    )
+    return protocol.parse_marker(shell.run(text, env).output, TOKEN) == Marker("boot")
 
 
 def an_unfenced_message_runs_nothing_where_there_is_a_mark_by_now(shell: Shell) -> bool:
     """Rule 3, for a submission that was sent when no mark could be made."""
     mark(shell)
-    return fence.parse_marker(submit(shell, None).output, TOKEN) == Marker("boot")
+    return protocol.parse_marker(submit(shell, None).output, TOKEN) == Marker("boot")
 
 
 def a_late_message_meets_the_void(shell: Shell) -> bool:
     boot = mark(shell)
     assert void(shell, boot).outcome == "voided"
     late = submit(shell, boot)
-    return fence.parse_marker(late.output, TOKEN) == Marker("void")
+    return protocol.parse_marker(late.output, TOKEN) == Marker("void")
 
 
 def a_void_is_not_made_over_a_run(shell: Shell) -> bool:
@@ -141,14 +143,14 @@ def no_run_without_a_fence(shell: Shell) -> bool:
     """Rule 5: the file can't be made (a link that leads nowhere; also for root)."""
     boot = mark(shell)
     fence_file(shell).symlink_to("/nosuch/file")
-    return fence.parse_marker(submit(shell, boot).output, TOKEN) == Marker("none")
+    return protocol.parse_marker(submit(shell, boot).output, TOKEN) == Marker("none")
 
 
 def no_fence_where_the_input_is_missing(shell: Shell) -> bool:
     """It is opened first, so that nothing has begun, and the next attempt may run."""
     text, env = fenced(shell, "cat; echo ran", TOKEN, boot=mark(shell), streams=Streams(stdin="/nosuch"))
     missed = shell.run(text, env)
-    return fence.parse_marker(missed.output, TOKEN) == Marker("input") and not fence_file(shell).exists()
+    return protocol.parse_marker(missed.output, TOKEN) == Marker("input") and not fence_file(shell).exists()
 
 
 def streams_are_apart_or_nothing_runs(shell: Shell) -> bool:
@@ -157,14 +159,14 @@ def streams_are_apart_or_nothing_runs(shell: Shell) -> bool:
     process, output = shell.start(f"exec >{shell.home}/other 2>&1; {text}", env)
     shell.finish(process, output, timeout=None, interrupt=None)
     printed = (shell.home / "other").read_bytes()
-    return fence.parse_marker(printed, TOKEN) == Marker("apart") and not fence_file(shell).exists()
+    return protocol.parse_marker(printed, TOKEN) == Marker("apart") and not fence_file(shell).exists()
 
 
 def a_mark_that_cant_be_reached_is_not_another_mark(shell: Shell) -> bool:
     """Else the submission would stay unknown until its deadline."""
     boot = mark(shell)
     Path(shell.directory).chmod(0o700)
-    return fence.parse_marker(submit(shell, boot).output, TOKEN) == Marker("none")
+    return protocol.parse_marker(submit(shell, boot).output, TOKEN) == Marker("none")
 
 
 def one_mark_of_thirty(shell: Shell) -> bool:
@@ -220,9 +222,9 @@ def test_the_rule_is_not_kept_without_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: Callable[[Shell], bool]
 ) -> None:
     for name, lines, instead in KEPT[rule]:
-        text = getattr(fence_scripts, name)
+        text = getattr(scripts, name)
         assert lines in text, "the text has changed: say anew what takes the rule out"
-        monkeypatch.setattr(fence_scripts, name, text.replace(lines, instead))
+        monkeypatch.setattr(scripts, name, text.replace(lines, instead))
     user = ANOTHER if rule is a_mark_that_cant_be_reached_is_not_another_mark else ""
     for place in shell_of(f"dash{user}", tmp_path):
         assert not rule(place)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.core import fence
+from service.core.fence import protocol
 from tests.contract.fence_commands import CASES, DIFFERENT, Case
 from tests.contract.fence_rig import EACH, Ended, Shell, boot_mark, fenced, shell_of
 
@@ -38,7 +38,7 @@ def test_a_fenced_command_ends_and_prints_as_an_unfenced_one(shell: Shell, case:
         behind, plain = shell.run_case(text, env, case), plain_run.result()
 
     assert comparable(plain) == comparable(behind)
-    noted = fence.parse_fence(Path(fence.fence_path(shell.directory, token)).read_bytes())
+    noted = protocol.parse_fence(Path(protocol.fence_path(shell.directory, token)).read_bytes())
     assert (noted.kind, noted.fingerprint, noted.timeout) == ("run", "f" * 32, 60)
     killed_with_it = case.timeout or ("its group" in case.name and "TERM" not in case.name) or plain.code == 137
     assert noted.exit_code == behind.code or (noted.exit_code is None and killed_with_it)
@@ -60,11 +60,11 @@ def test_the_fence_directory_may_be_any_absolute_path(shell: Shell, directory: s
     text, env = fenced(shell, "echo hi; exit 3", token, boot=boot.text)
     assert comparable(shell.run(text, env)) == (3, b"hi\n")
 
-    looked = fence.parse_look(shell.own(fence.look(shell.directory, token)))
+    looked = protocol.parse_look(shell.own(protocol.look(shell.directory, token)))
     assert looked.fence is not None
     assert (looked.boot, looked.fence.exit_code, looked.processes) == (boot, 3, ())
-    made = shell.own(fence.void(shell.directory, voided, boot.text, "1" * 32))
-    assert fence.parse_void(made).outcome == "voided"
+    made = shell.own(protocol.void(shell.directory, voided, boot.text, "1" * 32))
+    assert protocol.parse_void(made).outcome == "voided"
     assert sorted(path.name for path in Path(shell.directory).iterdir()) == sorted(["boot", token, voided])
 
 
@@ -87,7 +87,7 @@ def test_the_text_is_short_and_shows_the_token(shell: Shell) -> None:
     text, env = fenced(shell, "x" * 90_000, token)
     assert len(text) < 100
     assert token in text
-    assert set(env) == {fence.COMMAND_VARIABLE, fence.SCRIPT_VARIABLE}
+    assert set(env) == {protocol.COMMAND_VARIABLE, protocol.SCRIPT_VARIABLE}
 
 
 def test_an_engine_that_ignores_the_environment_runs_nothing(shell: Shell) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.core import fence
+from service.core.fence import protocol
 from tests.contract.fence_rig import ANOTHER, SHELLS, Shell, fenced, shell_of
 from tests.contract.fence_startups import NO_PATH, STARTS, Start, compare, here
 
@@ -34,7 +34,7 @@ def each(starts: list[Start]) -> pytest.MarkDecorator:
 def test_a_fenced_command_does_what_an_unfenced_one_does_where_its_environment_acts(shell: Shell, start: Start) -> None:
     plain, behind, token = compare(shell, start, f"{shell.home}/here", sent=True)
     assert behind == plain
-    noted = fence.parse_fence(Path(fence.fence_path(shell.directory, token)).read_bytes())
+    noted = protocol.parse_fence(Path(protocol.fence_path(shell.directory, token)).read_bytes())
     assert (noted.kind, noted.exit_code) == ("run", plain.code)
     assert noted.log is None or noted.log.endswith(".output")
 
@@ -44,14 +44,14 @@ def test_so_it_does_where_the_environment_of_its_sandbox_acts(shell: Shell, star
     shell.image = here(start, f"{shell.home}/here")
     plain, behind, token = compare(shell, start, f"{shell.home}/here", sent=False)
     assert behind == plain
-    looked = fence.parse_look(shell.own(fence.look(shell.directory, token)))
+    looked = protocol.parse_look(shell.own(protocol.look(shell.directory, token)))
     assert looked.fence is not None
     assert (looked.fence.kind, looked.fence.exit_code) == ("run", plain.code)
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"], indirect=True)
 def test_what_acts_by_being_there_is_the_wrappers_too(shell: Shell) -> None:
-    """`docs/concepts/fence.md` says so."""
+    """`docs/concepts/protocol.md` says so."""
     env = {"LD_SHOW_AUXV": "1"}
     text, sent = fenced(shell, "echo hi", secrets.token_hex(16), env)
     plain, behind = shell.run("echo hi", env), shell.run(text, sent)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from service.core import fence, fence_scripts
-from service.core.fence import MERGED, Fence, Look, Marker, Streams
+from service.core.fence import protocol, scripts
+from service.core.fence.protocol import MERGED, Fence, Look, Marker, Streams
 from tests.contract.fence_rig import EACH, Ended, Shell, boot_mark, fenced, shell_of
 
 RANDOM = "1" * 32
@@ -66,7 +66,7 @@ def fill(disk: Path) -> Path:
 
 
 def fence_file(shell: Shell, token: str = "") -> Path:
-    return Path(fence.fence_path(shell.directory, token or shell.token))
+    return Path(protocol.fence_path(shell.directory, token or shell.token))
 
 
 def mark(shell: Shell) -> str:
@@ -80,21 +80,21 @@ def submit(shell: Shell, boot: str | None, command: str = "echo ran", streams: S
     return shell.run(text, env)
 
 
-def void(shell: Shell, boot: str, token: str = "") -> fence.Voided:
-    return fence.parse_void(shell.own(fence.void(shell.directory, token or shell.token, boot, RANDOM)))
+def void(shell: Shell, boot: str, token: str = "") -> protocol.Voided:
+    return protocol.parse_void(shell.own(protocol.void(shell.directory, token or shell.token, boot, RANDOM)))
 
 
 def look(shell: Shell, token: str = "") -> Look:
-    return fence.parse_look(shell.own(fence.look(shell.directory, token or shell.token)))
+    return protocol.parse_look(shell.own(protocol.look(shell.directory, token or shell.token)))
 
 
-def end(shell: Shell, token: str = "") -> fence.End:
-    return fence.parse_end(shell.own(fence.end(shell.directory, token or shell.token)))
+def end(shell: Shell, token: str = "") -> protocol.End:
+    return protocol.parse_end(shell.own(protocol.end(shell.directory, token or shell.token)))
 
 
 def clean(shell: Shell, *tokens: str, age: int = 86_400, outputs: tuple[str, ...] = ()) -> list[str]:
-    text = fence.clean(shell.directory, tokens, age=age, outputs=outputs)
-    return fence.parse_clean(shell.own(text))
+    text = protocol.clean(shell.directory, tokens, age=age, outputs=outputs)
+    return protocol.parse_clean(shell.own(text))
 
 
 def started(shell: Shell, command: str) -> subprocess.Popen[bytes]:
@@ -126,7 +126,7 @@ def test_a_full_disk_does_not_keep_a_command_from_running(shell: Shell, small_di
     assert submit(shell, boot, "echo ran; exit 3") == Ended(3, b"ran\n")
     assert look(shell).fence == Fence(kind="empty")
     again = submit(shell, boot)
-    assert fence.parse_marker(again.output, shell.token) == Marker("run")
+    assert protocol.parse_marker(again.output, shell.token) == Marker("run")
     assert void(shell, boot).outcome == "run"
 
 
@@ -164,7 +164,7 @@ def test_nothing_runs_where_there_is_a_mark_and_no_file_can_be_made(shell: Shell
     try:
         (disk / "one").touch()
         boot = mark_with_one_file(disk)
-        assert fence.parse_marker(submit(shell, boot).output, shell.token) == Marker("none")
+        assert protocol.parse_marker(submit(shell, boot).output, shell.token) == Marker("none")
         assert void(shell, boot).outcome == "error"
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
@@ -184,7 +184,7 @@ def test_a_command_runs_unfenced_where_nothing_can_be_written(shell: Shell) -> N
         pytest.skip("no file system can be mounted here")
     shell.directory = str(disk / "fences")
     try:
-        assert fence.parse_ready(shell.own(fence.ready(shell.directory, RANDOM))).boot is None
+        assert protocol.parse_ready(shell.own(protocol.ready(shell.directory, RANDOM))).boot is None
         assert submit(shell, None, "echo ran; kill -9 $$") == Ended(137, b"ran\n")
         assert void(shell, f"{RANDOM} 7").outcome == "boot"
     finally:
@@ -211,7 +211,7 @@ def without_proc(shell: Shell) -> Shell:
 
 def test_everything_works_without_proc(without_proc: Shell) -> None:
     shell = without_proc
-    ready = fence.parse_ready(shell.own(fence.ready(shell.directory, RANDOM)))
+    ready = protocol.parse_ready(shell.own(protocol.ready(shell.directory, RANDOM)))
     assert ready.boot is not None
     assert (ready.boot.text, ready.start) == (f"{RANDOM} 0", 0)
     assert submit(shell, ready.boot.text, "echo ran; exit 3") == Ended(3, b"ran\n")
@@ -231,26 +231,26 @@ def test_the_first_process_may_have_any_name(shell: Shell) -> None:
     odd = shell.bin / "a) R (b 1 2"
     shutil.copy("/bin/dash", odd)
     shell.prefix = ("unshare", "-p", "-f", "--mount-proc", str(odd), "-c", 'eval "$2"')
-    text = fence.ready(shell.directory, RANDOM).removesuffix("; exit 0") + "; cat /proc/1/stat"
+    text = protocol.ready(shell.directory, RANDOM).removesuffix("; exit 0") + "; cat /proc/1/stat"
     printed = shell.own(text)
     said, stat = printed.rpartition("\n1 (")[::2]
     assert stat.startswith("a) R (b 1 2) ")
-    assert fence.parse_ready(said).start == int(stat.rpartition(")")[2].split()[19])
+    assert protocol.parse_ready(said).start == int(stat.rpartition(")")[2].split()[19])
 
 
 def test_without_proc_streams_are_not_apart_and_nothing_runs(without_proc: Shell) -> None:
     boot = mark(without_proc)
     ended = submit(without_proc, boot, streams=Streams(apart=True))
-    assert fence.parse_marker(ended.output, without_proc.token) == Marker("apart")
-    assert (ended.code, fence_file(without_proc).exists()) == (fence.NOTHING_RAN, False)
+    assert protocol.parse_marker(ended.output, without_proc.token) == Marker("apart")
+    assert (ended.code, fence_file(without_proc).exists()) == (protocol.NOTHING_RAN, False)
 
 
 def test_where_no_file_can_be_made_for_stderr_nothing_runs(shell: Shell) -> None:
     boot = mark(shell)
     text, env = fenced(shell, "echo ran", shell.token, boot=boot, streams=Streams(apart=True))
-    env[fence.SCRIPT_VARIABLE] = env[fence.SCRIPT_VARIABLE].replace('3>"${2%.output}', '3>"/nosuch/${2##*/}')
+    env[protocol.SCRIPT_VARIABLE] = env[protocol.SCRIPT_VARIABLE].replace('3>"${2%.output}', '3>"/nosuch/${2##*/}')
     ended = shell.run(text, env)
-    assert (ended.code, fence.parse_marker(ended.output, shell.token)) == (fence.NOTHING_RAN, Marker("apart"))
+    assert (ended.code, protocol.parse_marker(ended.output, shell.token)) == (protocol.NOTHING_RAN, Marker("apart"))
     assert not fence_file(shell).exists()
 
 
@@ -267,7 +267,10 @@ def test_an_input_that_is_not_there_or_no_file_keeps_a_command_from_running(shel
     for path in [*refused, *([str(private)] if shell.user is not None else [])]:
         for streams in (Streams(stdin=path), Streams(stdin=path, apart=True)):
             ended = submit(shell, boot, streams=streams)
-            assert (ended.code, fence.parse_marker(ended.output, shell.token)) == (fence.NOTHING_RAN, Marker("input"))
+            assert (ended.code, protocol.parse_marker(ended.output, shell.token)) == (
+                protocol.NOTHING_RAN,
+                Marker("input"),
+            )
             assert not fence_file(shell).exists(), "the next attempt may run"
             assert ended.errors is None, "nothing is left"
 
@@ -276,16 +279,16 @@ def test_a_copy_that_meets_the_run_leaves_no_file_for_its_stderr(shell: Shell) -
     boot = mark(shell)
     assert submit(shell, boot, streams=Streams(apart=True)).errors == b""
     second = submit(shell, boot, streams=Streams(apart=True))
-    assert (fence.parse_marker(second.output, shell.token), second.errors) == (Marker("run", "f" * 32), None)
+    assert (protocol.parse_marker(second.output, shell.token), second.errors) == (Marker("run", "f" * 32), None)
 
 
 def test_inputs_are_cleaned_away_by_their_age(shell: Shell) -> None:
     boot = mark(shell)
-    old, young, anothers = (Path(fence.input_path(shell.directory, secrets.token_hex(16))) for _ in range(3))
+    old, young, anothers = (Path(protocol.input_path(shell.directory, secrets.token_hex(16))) for _ in range(3))
     submit(shell, boot)
     for path in (old, young, anothers):
         path.write_text("x")
-    almost = time.time() - fence.INPUT_LIFETIME + 60
+    almost = time.time() - protocol.INPUT_LIFETIME + 60
     os.utime(old, (AGES_AGO, AGES_AGO))
     os.utime(young, (almost, almost))
     clean(shell, shell.token, age=0)
@@ -304,7 +307,7 @@ def test_a_user_who_cant_reach_the_directory_is_told_so_at_once(shell: Shell, cl
     boot = mark(shell)
     directory = Path(shell.directory)
     {"fences": directory, "place": directory.parent, "mark": directory / "boot"}[closed].chmod(0o600)
-    assert fence.parse_marker(submit(shell, boot).output, shell.token) == Marker("none")
+    assert protocol.parse_marker(submit(shell, boot).output, shell.token) == Marker("none")
     assert not fence_file(shell).exists()
 
 
@@ -317,7 +320,7 @@ def test_the_mark_and_a_void_are_for_everybody_whatever_the_umask(shell: Shell, 
     voided = secrets.token_hex(16)
     assert void(shell, boot, voided).outcome == "voided"
     shell.token = voided
-    assert fence.parse_marker(submit(shell, boot).output, voided) == Marker("void")
+    assert protocol.parse_marker(submit(shell, boot).output, voided) == Marker("void")
 
 
 # -- what a job does to its fences
@@ -329,7 +332,7 @@ def test_a_job_that_wipes_the_directory(emptying: Shell) -> None:
     assert submit(shell, boot, f"rm -rf {shell.directory}; echo ran; exit 3") == Ended(3, b"ran\n")
     seen = look(shell)
     assert (seen.boot, seen.fence, seen.processes) == (None, None, ())
-    assert not fence.Boot("x", seen.start).replaced_by(seen.start)
+    assert not protocol.Boot("x", seen.start).replaced_by(seen.start)
 
 
 def test_a_wiped_fence_that_is_written_to_again_is_not_misread(emptying: Shell) -> None:
@@ -338,7 +341,7 @@ def test_a_wiped_fence_that_is_written_to_again_is_not_misread(emptying: Shell) 
     wipe = f"rm -rf {shell.directory}/*; echo 'other 7' >{shell.directory}/boot; exit 3"
     assert submit(shell, boot, wipe).code == 3
     seen = look(shell)
-    assert seen.boot == fence.Boot("other 7", 7)
+    assert seen.boot == protocol.Boot("other 7", 7)
     assert seen.fence == Fence(kind="damaged", exit_code=3)
 
 
@@ -355,7 +358,7 @@ def test_a_void_that_a_run_wrote_into_is_none(emptying: Shell) -> None:
 def test_a_fence_that_is_a_directory(shell: Shell) -> None:
     boot = mark(shell)
     fence_file(shell).mkdir()
-    assert fence.parse_marker(submit(shell, boot).output, shell.token) == Marker("run")
+    assert protocol.parse_marker(submit(shell, boot).output, shell.token) == Marker("run")
     voided = void(shell, boot)
     assert (voided.outcome, voided.fence) == ("run", Fence(kind="empty"))
     assert not list(fence_file(shell).iterdir())
@@ -365,18 +368,18 @@ def test_a_fence_that_is_a_directory(shell: Shell) -> None:
 
 
 def test_a_wrapper_that_dies_before_it_fills_its_fence(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fence_scripts, "FILL", "kill -9 $$\n")
+    monkeypatch.setattr(scripts, "FILL", "kill -9 $$\n")
     boot = mark(shell)
     assert submit(shell, boot) == Ended(137, b"")
     assert (look(shell).fence, look(shell).processes) == (Fence(kind="empty"), ())
     monkeypatch.undo()
     assert void(shell, boot).fence == Fence(kind="empty")
-    assert fence.parse_marker(submit(shell, boot).output, shell.token) == Marker("run")
+    assert protocol.parse_marker(submit(shell, boot).output, shell.token) == Marker("run")
 
 
 def test_a_void_that_dies_half_way_counts_for_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     boot = mark(shell)
-    monkeypatch.setattr(fence_scripts, "VOID", fence_scripts.VOID.replace("ln ", "kill -9 $$ && ln ", 1))
+    monkeypatch.setattr(scripts, "VOID", scripts.VOID.replace("ln ", "kill -9 $$ && ln ", 1))
     assert void(shell, boot).outcome == "error"
     monkeypatch.undo()
     left = [path for path in Path(shell.directory).iterdir() if path.name != "boot"]
@@ -393,7 +396,7 @@ def test_a_void_that_dies_half_way_counts_for_nothing(shell: Shell, monkeypatch:
 
 def test_a_living_run_is_found_and_only_that(shell: Shell) -> None:
     process = started(shell, "sleep 9")
-    for text in (fence.end, fence.look):  # our own commands about this token, in the middle of their work
+    for text in (protocol.end, protocol.look):  # our own commands about this token, in the middle of their work
         shell.start(f"{text(shell.directory, shell.token)}".replace("find_token", "sleep 9; find_token", 1))
     seen = look(shell)
     assert seen.processes == (process.pid,)
@@ -425,7 +428,7 @@ def test_a_run_that_ignores_sigterm_is_killed_after_three_seconds(shell: Shell) 
 def test_what_can_still_be_found_after_sigkill_has_not_ended(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a process that waits for a disk."""
     process = started(shell, "trap '' TERM; while :; do sleep 60; done")
-    monkeypatch.setattr(fence_scripts, "END", fence_scripts.END.replace("all KILL", "all CONT", 1))
+    monkeypatch.setattr(scripts, "END", scripts.END.replace("all KILL", "all CONT", 1))
     assert end(shell) == "error"
     monkeypatch.undo()
     assert end(shell) == "ended"
@@ -436,7 +439,7 @@ def test_the_end_is_waited_for_with_all_that_the_first_process_left(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = started(shell, "(trap '' TERM; sleep 60) & sleep 60")
-    monkeypatch.setattr(fence_scripts, "END", fence_scripts.END.replace("all KILL", "all CONT", 1))
+    monkeypatch.setattr(scripts, "END", scripts.END.replace("all KILL", "all CONT", 1))
     begin = time.monotonic()
     assert end(shell) == "ended"
     assert time.monotonic() - begin > 1
@@ -497,7 +500,7 @@ def test_a_running_job_is_not_cleaned_away(shell: Shell) -> None:
 def test_nothing_young_is_cleaned_away_whatever_age_is_asked_for(shell: Shell) -> None:
     """So a copy of a submission that is still on its way meets its fence."""
     submit(shell, mark(shell))
-    almost = time.time() - fence.MESSAGE_LIFETIME + 60
+    almost = time.time() - protocol.MESSAGE_LIFETIME + 60
     os.utime(fence_file(shell), (almost, almost))
     assert clean(shell, shell.token, age=0) == []
     assert fence_file(shell).exists()

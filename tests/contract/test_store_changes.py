@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from service.core.states import ClaimState
+from service.core.model.states import ClaimState
 from service.store import open_store
 from tests.contract.store_rig import JOB, RECORD_OUTPUT, RETENTION, TTL, StoreRig
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.core.states import ClaimState
+from service.core.model.states import ClaimState
 from service.errors import StoreUnavailable
 from service.ports.store import Appended, Record
 from tests.contract.store_rig import BODY, JOB, LEASE, RETENTION, SANDBOX, TTL, StoreRig, new_token

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from service.core.identity import command_id
-from service.core.states import ClaimState
+from service.core.model.identity import command_id
+from service.core.model.states import ClaimState
 from service.ports.store import JobRow
 from service.store import keys
 from tests.contract.store_rig import JOB, LEASE, RETENTION, TTL, StoreRig, new_token

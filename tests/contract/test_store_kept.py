@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.core.states import ClaimState
+from service.core.model.states import ClaimState
 from service.ports.store import Appended, Record
 from service.store import keys
 from tests.contract.store_rig import JOB, RECORD_OUTPUT, TTL, StoreRig

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from service.core.states import ClaimState
+from service.core.model.states import ClaimState
 from service.ports.store import Appended, Record
 from service.store import open_store
 from tests.contract.store_rig import BOX, JOB, LEASE, RECORD_OUTPUT, RETENTION, SANDBOX, TTL, StoreRig, new_token

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from service.core.identity import command_id
-from service.core.states import ClaimState
+from service.core.model.identity import command_id
+from service.core.model.states import ClaimState
 from tests.contract.store_rig import StoreRig
 
 

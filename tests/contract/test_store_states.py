@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import structs
 
-from service.core.states import SCRIPTS, ClaimState
+from service.core.model.states import SCRIPTS, ClaimState
 from service.ports.store import Record
 from tests.contract.store_rig import JOB, LEASE, SANDBOX, TTL, StoreRig, new_token
 

@@ -47,7 +47,7 @@ BIN = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class PausePoints:
-    """Named points at which one replica can be held (`service.core.pauses`)."""
+    """Named points at which one replica can be held (`service.core.claims.failpoints`)."""
 
     folder: Path
 

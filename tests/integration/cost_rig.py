@@ -13,8 +13,8 @@ import msgspec
 import redis
 import redis.asyncio
 
-from service.core import identity
 from service.core.app import Core
+from service.core.model import identity
 from service.engine import OpenSandboxEngine
 from service.store import open_store
 from service.store.observing import PoolObserver

@@ -7,11 +7,13 @@ import asyncio
 import msgspec
 import pytest
 
-from service.core import background, identity, records
+from service.core import records
 from service.core.app import Core
-from service.core.labels import RESERVED
+from service.core.claims import background
+from service.core.model import identity
+from service.core.model.labels import RESERVED
+from service.core.model.states import ClaimState
 from service.core.records import SandboxClaim
-from service.core.states import ClaimState
 from service.errors import StoreUnavailable
 from service.messages import SandboxState
 from service.ports.engine import NotReached, SandboxInfo, SandboxListing

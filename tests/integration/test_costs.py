@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.core import expiry, identity, polls
+from service.core.jobs import polls
+from service.core.model import identity
+from service.core.sandboxes import expiry
 from service.messages import CreateSandbox, Exec, SubmitJob
 from tests.integration.core_rig import Rig
 from tests.integration.cost_rig import Meter, Spent, metered

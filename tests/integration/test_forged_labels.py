@@ -13,7 +13,8 @@ import msgspec
 import pytest
 import redis.asyncio
 
-from service.core import identity, records
+from service.core import records
+from service.core.model import identity
 from service.store import keys
 from tests.integration.tenants_rig import ALICE, BOB, RESERVED, Replica, TenantsRig, tenants_file
 

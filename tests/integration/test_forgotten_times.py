@@ -67,7 +67,7 @@ async def test_a_run_that_execd_forgot_too_does_not_show_when_it_ended(
     id = await submit(core, box, "exit 3")
     await follow(core, id)
     forget(redis_server)
-    monkeypatch.setattr("service.core.endings.engine_id_of", lambda _: None)  # as of a log that names no command
+    monkeypatch.setattr("service.core.jobs.outcome.engine_id_of", lambda _: None)  # as of a log that names no command
     page, _ = await follow(core, id)
     assert (page.state, page.exit_code) == (JobState.EXITED, 3)
     assert (page.submitted_at, page.finished_at) == (None, None)

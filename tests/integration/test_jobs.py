@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from service import errors
-from service.core import pacing
 from service.core.app import Core
-from service.core.reading import Chunk
+from service.core.jobs import pacing
+from service.core.jobs.read import Chunk
 from service.messages import CreateSandbox, Encoding, Exec, ExecJobOutput, JobState, Reason, SubmitJob
 from tests.integration.core_rig import Rig, eventually, execute, follow, submit
 from tests.support.redis_server import RedisServer
@@ -237,7 +237,7 @@ async def test_after_redis_lost_its_data_a_job_is_found_by_its_id_and_its_key(
 
 
 async def test_a_made_up_id_is_not_found(core: Core, box: str) -> None:
-    from service.core import identity
+    from service.core.model import identity
 
     for made_up in (identity.command_id(box, "0" * 32), identity.command_id("no-such", "0" * 32), "cmd_x", "x"):
         with pytest.raises(errors.JobNotFound):

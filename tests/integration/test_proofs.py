@@ -11,12 +11,15 @@ import msgspec
 import pytest
 
 from service import errors
-from service.core import identity, records, submitting, trouble
+from service.core import records
 from service.core.app import Core
-from service.core.decisions import Change, Decision
-from service.core.fence import Boot
+from service.core.fence.protocol import Boot
+from service.core.jobs import submit as submitting
+from service.core.jobs import trouble
+from service.core.jobs.decisions import Change, Decision
+from service.core.model import identity
+from service.core.model.states import ClaimState
 from service.core.records import JobBody
-from service.core.states import ClaimState
 from service.messages import Exec, ExecText, JobState, Reason, SubmitJob
 from service.ports.engine import CommandSpec
 from service.ports.store import Record
@@ -183,6 +186,7 @@ async def unmarked(core: Core, box: str, monkeypatch: pytest.MonkeyPatch) -> str
     return box
 
 
+@pytest.mark.usefixtures("looked_at_when_over")
 async def test_an_unfenced_job_that_meets_a_mark_is_lost(core: Core, unmarked: str) -> None:
     page, text = await follow(core, await submit(core, unmarked, "echo hi; exit 3", None))
     assert (page.fenced, page.state, page.exit_code) == (False, JobState.LOST, None)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.core import pauses, quotas
+from service.core.claims import failpoints
+from service.core.limits import quotas
 from tests.integration.core_rig import eventually
 from tests.integration.tenants_rig import ALICE, BOB, Replica, TenantsRig, tenants_file
 
@@ -66,11 +67,11 @@ def crash_after_count(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Event]:
     held: list[asyncio.Event] = []
 
     async def reach(point: str) -> None:
-        if point == pauses.BEFORE_DISPATCH and held and not held[0].is_set():
+        if point == failpoints.BEFORE_DISPATCH and held and not held[0].is_set():
             held[0].set()
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(pauses, "reach", reach)
+    monkeypatch.setattr(failpoints, "reach", reach)
     return held
 
 

@@ -10,12 +10,14 @@ import msgspec
 import pytest
 
 from service import errors
-from service.core import expiry, foreground, observe, records, trouble
-from service.core.answers import ExecEvent
+from service.core import records
 from service.core.app import Core
-from service.core.decisions import Change
-from service.core.fence import Ready
-from service.core.states import ClaimState
+from service.core.fence.protocol import Ready
+from service.core.jobs import foreground, observe, trouble
+from service.core.jobs.decisions import Change
+from service.core.model.answers import ExecEvent
+from service.core.model.states import ClaimState
+from service.core.sandboxes import expiry
 from service.messages import CreateSandbox, Exec, ExecJobOutput, ExecResult, ExecText, JobOutput, JobState, SubmitJob
 from service.ports.engine import Refused
 from service.ports.store import Record
@@ -292,7 +294,7 @@ async def test_the_output_of_a_paused_sandbox_does_not_wait_for_its_daemon(
     await follow(core, over)
     await eventually(lambda: recorded(core, running, b"said\n"))
     await core.sandboxes.pause("default", box)
-    monkeypatch.setattr("service.core.reading.EXTENT", 3600.0)
+    monkeypatch.setattr("service.core.jobs.read.EXTENT", 3600.0)
     refreshed = core.poller.refreshed
 
     async def patient(record: Record) -> Record:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from service.core import identity
+from service.core.model import identity
 from tests.integration.tenants_rig import ALICE, BOB, RESERVED, Replica, TenantsRig
 
 pytestmark = pytest.mark.integration

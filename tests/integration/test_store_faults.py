@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.core.states import ClaimState
+from service.core.model.states import ClaimState
 from service.errors import StoreUnavailable
 from service.ports.store import Appended
 from service.store import RedisStore, open_store, urls

@@ -11,7 +11,7 @@ import redis
 from msgspec import structs
 from redis.crc import key_slot
 
-from service.core.states import ClaimState
+from service.core.model.states import ClaimState
 from service.errors import StoreUnavailable
 from service.store import RedisStore, keys, open_store
 from tests.conftest import RedisStarter

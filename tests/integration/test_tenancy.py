@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.core import identity
-from service.core.cursors import Cursor
+from service.core.model import identity
+from service.core.model.cursors import Cursor
 from tests.integration.tenants_rig import ALICE, BOB, Replica, TenantsRig
 from tests.unit.api.fakes import Got
 

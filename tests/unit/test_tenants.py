@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service import tenants
-from service.core.policy import Quota
+from service.core.model.policy import Quota
 from service.errors import Unauthenticated
 from service.tenants import Tenants, TenantsFileBroken, key_digest, parse
 

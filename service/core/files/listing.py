@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from service.core import opaque
 from service.core.files import paths, scripts
 from service.core.files.shell import Said, Shell, garbled
+from service.core.model import tokens
 from service.errors import InvalidRequest
 from service.messages import File, FilePage
 
@@ -52,14 +52,14 @@ def _after(token: str | None) -> str:
     """The line that a token stands for, as the script reads it. Raises ``InvalidRequest``."""
     if token is None:
         return ""
-    match = opaque.unpack(token, _TOKEN)
+    match = tokens.unpack(token, _TOKEN)
     if match is None:
         raise InvalidRequest.of("page_token", "is no token that this service made")
     return "".join(f"\\{byte:03o}" for byte in bytes.fromhex(match[1]))
 
 
 def _token(name: bytes) -> str:
-    return opaque.pack(name.replace(b"\n", b"/").hex())
+    return tokens.pack(name.replace(b"\n", b"/").hex())
 
 
 def parse_page(said: Said, directory: bytes) -> list[tuple[bytes, File]]:

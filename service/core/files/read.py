@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import msgspec
 
 from service import errors
-from service.core import identity
+from service.core.claims.tasks import Tasks
 from service.core.files import paths, scripts
 from service.core.files.conditions import Conditions
 from service.core.files.shell import Shell
-from service.core.room import Share
-from service.core.tasks import Tasks
-from service.core.users import User
+from service.core.limits.room import Share
+from service.core.model import identity
+from service.core.sandboxes.users import User
 from service.ports.engine import Download, Engine, EngineError, FileMissing, NotReached, Unclear
 
 RANGE = 16 * 1024 * 1024

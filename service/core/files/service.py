@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from service.core.access import Access
 from service.core.files.conditions import Conditions
 from service.core.files.listing import Lists
 from service.core.files.names import Names
 from service.core.files.read import Found, Reads
 from service.core.files.transfers import Transfers
 from service.core.files.upload import Uploads, Written
-from service.core.room import Share
+from service.core.limits.room import Share
+from service.core.sandboxes.access import Access
 from service.messages import File, FilePage
 
 

@@ -10,10 +10,11 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from service import errors
-from service.core import identity, users
 from service.core.files import paths, scripts
+from service.core.model import identity
 from service.core.problems import refusal
-from service.core.users import User
+from service.core.sandboxes import users
+from service.core.sandboxes.users import User
 from service.ports import engine as port
 from service.ports.engine import Engine
 

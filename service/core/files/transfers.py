@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from service import errors
-from service.core.access import Access
-from service.core.expiry import Expiry
 from service.core.files.shell import paused
-from service.core.liveness import Liveness
+from service.core.sandboxes.access import Access
+from service.core.sandboxes.expiry import Expiry
+from service.core.sandboxes.liveness import Liveness
 
 EVERY = 2.0
 """Seconds between two looks at whether the sandbox is paused. What the engine said is believed for as long."""

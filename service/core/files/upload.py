@@ -14,13 +14,13 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from service import errors
-from service.core import identity
+from service.core.claims.tasks import Tasks
 from service.core.files import paths, scripts
 from service.core.files.conditions import Conditions
 from service.core.files.shell import Said, Shell
-from service.core.room import Share
-from service.core.tasks import Tasks
-from service.core.users import User
+from service.core.limits.room import Share
+from service.core.model import identity
+from service.core.sandboxes.users import User
 from service.messages import File
 from service.ports import engine as port
 from service.ports.engine import Engine

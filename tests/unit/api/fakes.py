@@ -10,13 +10,13 @@ import msgspec
 
 from service.api.application import Application
 from service.api.auth import Authenticator
-from service.core.answers import Answer, Event, ExecEvent, OutputPage, RawOutput
 from service.core.app import Core
 from service.core.files import paths
 from service.core.files.read import Found, Part
 from service.core.files.upload import Written
-from service.core.rates import Rate
-from service.core.room import Room, Share
+from service.core.limits.rates import Rate
+from service.core.limits.room import Room, Share
+from service.core.model.answers import Answer, Event, ExecEvent, OutputPage, RawOutput
 from service.messages import (
     CreateSandbox,
     Exec,

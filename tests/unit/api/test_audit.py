@@ -12,8 +12,8 @@ import pytest
 
 from service import audit, errors
 from service.api.auditing import ACTIONS
-from service.core import identity
-from service.core.answers import Event
+from service.core.model import identity
+from service.core.model.answers import Event
 from tests.unit.api import fakes
 from tests.unit.api.fakes import JOB, FakeCore, ask, post
 

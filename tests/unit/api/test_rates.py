@@ -9,7 +9,7 @@ import pytest
 
 from service import errors
 from service.api import rates
-from service.core.rates import Rate, window_of
+from service.core.limits.rates import Rate, window_of
 from service.ports.store import Admission
 from tests.unit.api.fakes import FakeCore, ask, post
 

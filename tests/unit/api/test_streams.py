@@ -8,7 +8,7 @@ import pytest
 
 from service.api import sse
 from service.api.ranges import wanted_range
-from service.core.answers import Event, RawOutput
+from service.core.model.answers import Event, RawOutput
 from service.errors import EngineUnavailable, JobNotFound, RangeNotSatisfiable, SandboxNotFound
 from service.messages import Encoding
 from tests.unit.api.fakes import EXEC_EVENTS, JOB, Connection, FakeCore, ask, chunks, output_event, post

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.cli.ids import SHORT, short_id
-from service.core.identity import command_id, job_ref
+from service.core.model.identity import command_id, job_ref
 
 
 @given(st.uuids().map(str), st.text(max_size=20))

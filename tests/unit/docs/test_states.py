@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs import draw_states
-from service.core.states import SCRIPTS, ClaimState
+from service.core.model.states import SCRIPTS, ClaimState
 from tests.support.doc_pages import DOCS, ROOT
 
 PAGE = DOCS / "concepts" / "claims.md"
@@ -97,5 +97,5 @@ def test_the_page_explains_every_state() -> None:
 
 
 def test_the_code_names_the_page() -> None:
-    text = Path(ROOT / "service" / "core" / "states.py").read_text(encoding="utf-8")
+    text = Path(ROOT / "service" / "core" / "model" / "states.py").read_text(encoding="utf-8")
     assert str(PAGE.relative_to(ROOT)) in text

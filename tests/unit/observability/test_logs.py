@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from service import context
-from service.core.identity import command_id, job_ref
-from service.core.tasks import Tasks
+from service.core.claims.tasks import Tasks
+from service.core.model.identity import command_id, job_ref
 from service.server.logs import JsonLines
 from tests.unit.api.fakes import FakeCore, ask
 

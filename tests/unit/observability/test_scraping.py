@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.api.application import Application
-from service.core.answers import Event
+from service.core.model.answers import Event
 from service.messages import OutputEvent
 from service.observability import Observability
 from service.settings import Settings

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from service.core.states import SCRIPTS, ClaimState
+from service.core.model.states import SCRIPTS, ClaimState
 from service.store.scripts import scripts
 
 _LUA = files("service.store").joinpath("lua")

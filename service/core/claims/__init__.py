@@ -1,0 +1,1 @@
+"""Claims: owning them, waiting for them, and the tasks of a replica."""

@@ -1,0 +1,1 @@
+"""Fences: how a command runs once in its sandbox."""

@@ -1,0 +1,1 @@
+"""Jobs and execs: submitted, followed, recorded."""

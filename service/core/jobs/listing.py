@@ -1,0 +1,107 @@
+"""Lists of jobs, newest first."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+
+from service import errors
+from service.core import records
+from service.core.limits.room import ROW, UNBOUNDED, Share
+from service.core.model import tokens, validation
+from service.core.model.labels import matches
+from service.core.telemetry import Telemetry
+from service.messages import Job, JobPage, JobState
+from service.ports.store import JobRow, Record, Store, Unreadable
+
+log = logging.getLogger("oncebox.jobs")
+
+LIST_READ = 200
+"""Records read in one go for a list."""
+LOOKED_AT = 1000
+"""Records that one list request looks at."""
+
+_TOKEN = re.compile(r"([0-9]{1,16}) (cmd_[A-Za-z0-9_-]+)")
+
+
+class JobList:
+    """Lists jobs."""
+
+    def __init__(self, store: Store, telemetry: Telemetry) -> None:
+        self._store = store
+        self._telemetry = telemetry
+
+    async def page(
+        self,
+        tenant: str,
+        *,
+        sandbox_id: str | None,
+        states: set[JobState],
+        metadata: Mapping[str, str],
+        page_size: int,
+        page_token: str | None,
+        share: Share = UNBOUNDED,
+    ) -> JobPage:
+        """Newest first. Pages neither repeat nor skip while jobs come; one request looks at ``LOOKED_AT`` records.
+
+        Raises ``RateLimited`` where ``share`` finds no room.
+        """
+        metadata = validation.metadata_filter(metadata)
+        before = _parse_token(page_token)
+        items: list[Job] = []
+        looked = 0
+        at_once = LIST_READ if states or metadata else min(page_size, LIST_READ)
+        await share.hold((at_once + page_size) * ROW)
+        while True:
+            rows = await self._store.jobs(
+                tenant=tenant, sandbox_id=sandbox_id, before=before, limit=min(at_once, LOOKED_AT - looked)
+            )
+            for row, record in zip(rows, await self._store.get_readable([row.command_id for row in rows]), strict=True):
+                before = row
+                looked += 1
+                if (job := self._listed(record, tenant, states, metadata)) is not None:
+                    items.append(job)
+                    if len(items) == page_size:
+                        return JobPage(items=items, next_page_token=_token(row))
+                elif record is None and await self._store.now() - row.at > 60_000:
+                    await self._store.unlist_job(row.command_id, tenant=tenant)
+            if not rows:
+                return JobPage(items=items)
+            if looked >= LOOKED_AT and before is not None:
+                return JobPage(items=items, next_page_token=_token(before))
+
+    def _listed(
+        self, record: Record | Unreadable | None, tenant: str, states: set[JobState], metadata: Mapping[str, str]
+    ) -> Job | None:
+        """The job as a list shows it; None: it is not to be shown. One that can't be read is left out, and counted."""
+        if record is None:
+            return None
+        try:
+            if not isinstance(record, Unreadable):
+                return records.job_view(record) if _wanted(record, tenant, states, metadata) else None
+        except errors.StoreUnavailable:
+            pass
+        log.warning("job %s is left out of a list: its record can't be read", record.id)
+        self._telemetry.unreadable()
+        return None
+
+
+def _wanted(record: Record, tenant: str, states: set[JobState], metadata: Mapping[str, str]) -> bool:
+    body = records.job_body(record)
+    if body.tenant != tenant or (states and records.job_state(record, body) not in states):
+        return False
+    return matches(body.metadata, metadata)
+
+
+def _token(row: JobRow) -> str:
+    return tokens.pack(f"{row.at} {row.command_id}")
+
+
+def _parse_token(text: str | None) -> JobRow | None:
+    if text is None:
+        return None
+    match = tokens.unpack(text, _TOKEN)
+    if match is not None:
+        return JobRow(int(match[1]), match[2])
+    raise errors.InvalidRequest.of("page_token", "is no token that this service made")

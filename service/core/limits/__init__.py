@@ -1,0 +1,1 @@
+"""What tenants and replicas are held to."""

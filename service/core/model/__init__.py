@@ -1,0 +1,1 @@
+"""What names and states mean, and how requests and answers look. Pure."""

@@ -1,0 +1,1 @@
+"""Sandboxes: created once, shown, kept for as long as they are needed."""
