@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from . import wire
+from . import go_json, wire
 from .execd import CommandRequest
 
 _MAXIMUM = {"timeout": 2**63 - 1, "uid": 2**32 - 1, "gid": 2**32 - 1}
@@ -17,9 +16,6 @@ _GO_TYPES = {
     "uid": "uint32",
     "gid": "uint32",
 }
-_GO_NAMES = {
-    bool: "bool", str: "string", int: "number", float: "number", list: "array", dict: "object",
-}  # fmt: skip
 
 
 class BadCommand(ValueError):
@@ -63,37 +59,16 @@ def _unreadable(text: str) -> BadCommand:
 
 def _decode(body: bytes) -> dict[str, Any]:
     """The first JSON value of the body; what follows it is not looked at."""
-    text = wire.text_of(body).lstrip(" \t\r\n")
-    if not text:
-        raise _unreadable("EOF")
     try:
-        sent, _ = json.JSONDecoder(strict=True).raw_decode(text)
-    except ValueError as error:
-        raise _unreadable(_go_syntax_error(text, error)) from error
-    except RecursionError as error:
-        raise _unreadable("exceeded max depth") from error
-    if sent is None:
-        return {}
-    if not isinstance(sent, dict):
-        raise _mismatch(sent, "", "model.RunCommandRequest")
+        sent = go_json.container(go_json.first_value(body), dict, "model.RunCommandRequest")
+    except go_json.Bad as error:
+        raise _unreadable(str(error)) from error
     known = set(_GO_TYPES) | {"envs"}
     return {key if key in known else key.lower(): value for key, value in sent.items()}
 
 
-def _go_syntax_error(text: str, error: ValueError) -> str:
-    position, reason = getattr(error, "pos", 0), getattr(error, "msg", "")
-    if position >= len(text):
-        return "unexpected EOF"
-    wanted = "object key string" if reason.startswith("Expecting property name") else "value"
-    return f"invalid character '{text[position]}' looking for beginning of {wanted}"
-
-
 def _mismatch(value: Any, field: str, wanted: str) -> BadCommand:
-    place = f"struct field RunCommandRequest.{field} of type {wanted}" if field else f"value of type {wanted}"
-    given = _GO_NAMES.get(type(value), "null")
-    if given == "number" and wanted.rstrip("0123456789") in ("int", "uint"):
-        given += f" {value}"
-    return _unreadable(f"json: cannot unmarshal {given} into Go {place}")
+    return _unreadable(str(go_json.mismatch(value, f"RunCommandRequest.{field}", wanted)))
 
 
 def _typed(sent: dict[str, Any], name: str, kind: type) -> Any:

@@ -145,7 +145,7 @@ class Execd:
         env = {**self.host.env, **self._file_variables(), **dict(map(variable, request.envs.items()))}
         shell = find_shell(self.host.env.get("PATH", os.defpath))
         try:
-            cwd = self.host.files.place(wire.expand_path(request.cwd, env) or "/workspace")
+            start, cwd = self.host.files.place_from(wire.expand_path(request.cwd, env) or "/workspace")
         except wire.UndefinedVariables as error:
             raise NotStarted(f"resolve cwd: {error}") from error
         if "\0" in request.command:
@@ -160,6 +160,7 @@ class Execd:
                 shell,
                 [os.path.basename(shell), "-c", request.command],
                 env,
+                start=start,
                 cwd=cwd,
                 stdout=outputs[0],
                 stderr=outputs[1],
@@ -168,8 +169,7 @@ class Execd:
                 kill_rest=request.background,
             )
         except StartFailed as error:
-            where = f"chdir {cwd}" if error.stage == "chdir" else f"fork/exec {shell}"
-            raise NotStarted(f"{where}: {wire.errno_text(error.errno)}") from error
+            raise NotStarted(f"fork/exec {shell}: {wire.errno_text(error.errno)}") from error
 
     def _file_variables(self) -> dict[str, str]:
         """What the file that `EXECD_ENVS` names adds to every command; nothing where it can't be read."""

@@ -12,9 +12,11 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from . import file_routes, replies, streams, wire
+from . import file_routes, replies, streams, uploads, wire
 from .command_requests import BadCommand, parse_command
 from .execd import NotRunning
+from .file_operations import FileError, Paths, saying
+from .presence import Presence
 from .sandboxes import Sandbox
 from .stats import Fault, Stats
 
@@ -60,7 +62,7 @@ class ExecdRoutes:
             if method == "DELETE":
                 return await self._interrupt(request, sandbox)
         if path.startswith(("/files", "/directories")):
-            return await file_routes.handle(request, sandbox.files, sandbox.env, path)
+            return await file_routes.handle(request, sandbox, path)
         return replies.execd_not_found()
 
     # -- commands -----------------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ class ExecdRoutes:
                 "Content-Type": "text/plain; charset=utf-8",
                 "EXECD-COMMANDS-TAIL-CURSOR": str(max(size, cursor)),
             }
-            return await self._send(request, descriptor, cursor, rest, 200, headers)
+            return await self._send(request, Presence(sandbox), descriptor, cursor, rest, 200, headers)
         finally:
             os.close(descriptor)
 
@@ -147,20 +149,27 @@ class ExecdRoutes:
         if lines and header:
             message = "line-based reading (offset/limit) and byte range (Range header) are mutually exclusive"
             return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
+        paths, presence = Paths(sandbox.files, sandbox.env), Presence(sandbox)
         try:
-            path = wire.expand_path(path, sandbox.env)
-            descriptor = _open(sandbox, path, lines)
-        except (OSError, ValueError) as error:
-            return file_routes.failure(error, f"open {path}")
+            path = paths.expand(path)
+        except FileError as error:
+            return replies.execd_error(500, "RUNTIME_ERROR", f"error resolving file path: {path}. {error}")
+        try:
+            with saying(f"open {path}"):
+                descriptor = await _open(sandbox, presence, path, lines)
+        except FileError as error:
+            return file_routes.failure(error)
         self._stats.outputs += path.endswith(OUTPUT_ENDINGS)
         try:
             if lines:
-                return file_routes.some_lines(request, descriptor)
-            return await self._send_file(request, descriptor, path, header)
+                return await file_routes.lines(request, presence, descriptor, sandbox.request.memory)
+            return await self._send_file(request, presence, descriptor, path, header)
         finally:
             os.close(descriptor)
 
-    async def _send_file(self, request: web.BaseRequest, descriptor: int, path: str, header: str) -> web.StreamResponse:
+    async def _send_file(
+        self, request: web.BaseRequest, presence: Presence, descriptor: int, path: str, header: str
+    ) -> web.StreamResponse:
         about = os.fstat(descriptor)
         size = about.st_size
         headers = {
@@ -168,8 +177,6 @@ class ExecdRoutes:
             "Content-Type": "application/octet-stream",
             "Content-Disposition": _disposition(os.path.basename(path.rstrip("/"))),
         }
-        if stat.S_ISDIR(about.st_mode):
-            return replies.execd_error(500, "RUNTIME_ERROR", f"error accessing file: read {path}: is a directory")
         if header:
             try:
                 found = wire.first_range(header, size)
@@ -178,7 +185,11 @@ class ExecdRoutes:
             if found is not None:
                 start, length = found
                 headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{size}"
-                return await self._send(request, descriptor, start, length, 206, headers)
+                return await self._send(request, presence, descriptor, start, length, 206, headers)
+        try:
+            size = os.lseek(descriptor, 0, os.SEEK_END)
+        except OSError:
+            return web.Response(status=500, body=b"seeker can't seek\n", headers={**headers, **NO_SNIFF})
         status = wire.fallback_status(header, size)
         if status == 416:
             headers.update(NO_SNIFF)
@@ -189,11 +200,12 @@ class ExecdRoutes:
         if status == 206:
             headers["Content-Range"] = f"bytes {size}-{size - 1}/{size}"
             return web.Response(status=206, headers=headers)
-        return await self._send(request, descriptor, 0, size, 200, headers)
+        return await self._send(request, presence, descriptor, 0, size, 200, headers)
 
     async def _send(
         self,
         request: web.BaseRequest,
+        presence: Presence,
         descriptor: int,
         start: int,
         length: int,
@@ -201,24 +213,32 @@ class ExecdRoutes:
         headers: dict[str, str],
     ) -> web.StreamResponse:
         """Send part of a file; memory is bounded whatever its length."""
-        if length <= SMALL_READ_BYTES:
-            data = os.pread(descriptor, length, start) if length else b""
+        if length <= SMALL_READ_BYTES and len(data := _read(descriptor, length, start)) == length:
             self._stats.bytes += len(data)
             return web.Response(status=status, body=data, headers=headers)
         response = web.StreamResponse(status=status, headers=headers)
         response.content_length = length
         await response.prepare(request)
         try:
-            while length > 0 and (data := os.pread(descriptor, min(length, SMALL_READ_BYTES), start)):
+            while length > 0 and (data := _read(descriptor, min(length, SMALL_READ_BYTES), start)):
                 await response.write(data)
+                await presence.awake()
                 start, length = start + len(data), length - len(data)
                 self._stats.bytes += len(data)
             if length > 0:
                 return cut(request, response)
             await response.write_eof()
         except ConnectionError:
-            pass
+            return cut(request, response)
         return response
+
+
+def _read(descriptor: int, length: int, start: int) -> bytes:
+    """What is there; of a directory nothing."""
+    try:
+        return os.pread(descriptor, length, start) if length else b""
+    except OSError:
+        return b""
 
 
 async def _bad_range(request: web.BaseRequest, headers: dict[str, str], size: int) -> web.StreamResponse:
@@ -247,19 +267,25 @@ def _bad_log(message: str) -> web.Response:
     return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
 
 
-def _open(sandbox: Sandbox, path: str, lines: bool) -> int:
-    """A file to read. The daemon's own environment is none of the engine's; its size is 0 but to readers of lines."""
-    if os.path.normpath(path) == "/proc/self/environ":
-        return _environment(sandbox.env if lines else {})
-    return sandbox.files.open(path, os.O_RDONLY | os.O_NONBLOCK)
+async def _open(sandbox: Sandbox, presence: Presence, path: str, lines: bool) -> int:
+    """A file to read. The daemon's own environment is none of the engine's; readers of lines alone have it."""
+    if wire.clean_path(path) == "/proc/self/environ":
+        return _environment(sandbox.env) if lines else _unseekable()
+    return await uploads.open_as_execd(sandbox.files, presence, path, os.O_RDONLY)
 
 
 def _environment(env: dict[str, str]) -> int:
-    """A file like a process's own in `/proc`: its variables, each with a NUL behind it."""
+    """A file with a process's variables, each with a NUL behind it."""
     descriptor = os.memfd_create("environ")
     os.write(descriptor, b"".join(f"{name}={value}\0".encode() for name, value in env.items()))
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+def _unseekable() -> int:
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.close(writer)
+    return reader
 
 
 def _disposition(name: str) -> str:

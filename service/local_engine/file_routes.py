@@ -1,282 +1,262 @@
-"""execd's file routes but the download: information, upload, removal, moving, directories, search."""
+"""execd's routes for files and directories."""
 
 from __future__ import annotations
 
-import errno
-import fnmatch
-import grp
-import json
 import os
-import pwd
-import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from aiohttp import MultipartReader, web
+from aiohttp import web
 
-from . import replies, wire
-from .files import SandboxFiles
+from . import file_operations, go_json, replies, uploads, wire
+from .file_operations import FileError, Paths, saying, within
+from .presence import Presence
+from .sandboxes import Sandbox
 
-UPLOAD_PIECE_BYTES = 1 << 18
-SEARCH_LIMIT = 100_000
-"""Entries that a search or listing looks at, so that one call can't hold the engine up for long."""
-
-
-def failure(error: Exception, what: str) -> web.Response:
-    """404 `FILE_NOT_FOUND` for what is not there, 500 `RUNTIME_ERROR` for the rest."""
-    number = error.errno if isinstance(error, OSError) else None
-    reason = f"{what}: {wire.errno_text(number)}" if number else str(error)
-    if number == errno.ENOENT:
-        return replies.execd_error(404, "FILE_NOT_FOUND", f"file not found. {reason}")
-    return replies.execd_error(500, "RUNTIME_ERROR", f"error accessing file: {reason}")
+PERMISSION = {
+    "owner": ("string", "Permission.owner"),
+    "group": ("string", "Permission.group"),
+    "mode": ("int", "Permission.mode"),
+}
+RENAME = {"src": ("string", "RenameFileItem.src"), "dest": ("string", "RenameFileItem.dest")}
+REPLACEMENT = {"old": ("string", "ReplaceFileContentItem.old"), "new": ("string", "ReplaceFileContentItem.new")}
 
 
-async def handle(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str], path: str) -> web.Response:
-    """Dispatch by method and path; what execd does not have is its plain 404."""
-    handler = ROUTES.get((request.method, path))
-    if handler is None:
-        return replies.execd_not_found()
-    try:
-        return await handler(request, files, env)
-    except OSError as error:
-        return failure(error, f"stat {error.filename or path}")
-    except _Bad as error:
-        return replies.execd_error(400, error.code, str(error))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return failure(error, path)
+SHORT_BYTES = 2048
+"""Go's buffer of an answer."""
 
 
-class _Bad(ValueError):
-    def __init__(self, code: str, message: str) -> None:
+class _Bad(Exception):
+    """400."""
+
+    def __init__(self, message: str, code: str = "INVALID_REQUEST_BODY") -> None:
         super().__init__(message)
         self.code = code
 
 
-def about(files: SandboxFiles, path: str) -> dict[str, Any]:
-    """What execd tells of a file; `mode` is the octal digits read as a decimal number. Raises `OSError`."""
-    found = files.stat(path, follow=False)
-    kind = "other"
-    for test, name in ((stat.S_ISLNK, "symlink"), (stat.S_ISDIR, "directory"), (stat.S_ISREG, "file")):
-        if test(found.st_mode):
-            kind = name
+class Failed(Exception):
+    """500 `RUNTIME_ERROR`, whatever is behind it."""
+
+
+def failure(error: FileError) -> web.Response:
+    """404 `FILE_NOT_FOUND` for what is not there, 500 `RUNTIME_ERROR` for the rest."""
+    if error.missing:
+        return replies.execd_error(404, "FILE_NOT_FOUND", f"file not found. {error}")
+    return replies.execd_error(500, "RUNTIME_ERROR", f"error accessing file: {error}")
+
+
+class Call:
+    """One request."""
+
+    def __init__(self, request: web.BaseRequest, sandbox: Sandbox) -> None:
+        self.request = request
+        self.paths = Paths(sandbox.files, sandbox.env)
+        self.files = sandbox.files
+        self.presence = Presence(sandbox)
+
+    def all_paths(self) -> list[str]:
+        """Those of the query."""
+        return self.request.query.getall("path", [])
+
+    def one_path(self) -> str:
+        """The one that must be there, absolute."""
+        path = self.request.query.get("path", "")
+        if not path:
+            raise _Bad("missing query parameter 'path'", "MISSING_QUERY")
+        try:
+            return self.paths.absolute(path)
+        except FileError as error:
+            raise Failed(f"error converting path  to absolute. {error}") from error
+
+    async def json(self, kind: type, wanted: str) -> Any:
+        """The body."""
+        return go_json.container(go_json.first_value(await self.request.read()), kind, wanted)
+
+
+async def handle(request: web.BaseRequest, sandbox: Sandbox, path: str) -> web.Response:
+    """Dispatch by method and path; what execd does not have is its plain 404."""
+    if (request.method, path) == ("POST", "/files/upload"):
+        return await uploads.upload(request, Paths(sandbox.files, sandbox.env), Presence(sandbox))
+    handler = ROUTES.get((request.method, path))
+    if handler is None:
+        return replies.execd_not_found()
     try:
-        owner = pwd.getpwuid(found.st_uid).pw_name
-    except KeyError:
-        owner = str(found.st_uid)
-    try:
-        group = grp.getgrgid(found.st_gid).gr_name
-    except KeyError:
-        group = str(found.st_gid)
+        found = await handler(Call(request, sandbox))
+    except FileError as error:
+        return failure(error)
+    except Failed as error:
+        return replies.execd_error(500, "RUNTIME_ERROR", str(error))
+    except _Bad as error:
+        return replies.execd_error(400, error.code, str(error))
+    except go_json.Bad as error:
+        message = f"error parsing request, MAYBE invalid body format. {error}"
+        return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
+    return web.Response(headers=replies.EMPTY) if found is None else replies.execd(200, wire.go_json(found))
+
+
+async def _info(call: Call) -> dict[str, Any]:
+    found = {}
+    for path in call.all_paths():
+        with within(f"invalid path {path}: "):
+            place = call.paths.absolute(path)
+        try:
+            found[path] = file_operations.info(call.files, place)
+        except FileError as error:
+            what = "file not found: " if error.missing else "error accessing file "
+            raise error.within(f"{what}{path}: ") from error
+    return dict(sorted(found.items()))
+
+
+async def _remove(call: Call) -> None:
+    for path in call.all_paths():
+        try:
+            file_operations.remove_file(call.paths, path)
+        except FileError as error:
+            raise Failed(f"error removing file {path}. {error}") from error
+
+
+async def _move(call: Call) -> None:
+    items = await call.json(list, "[]model.RenameFileItem")
+    for item in [go_json.struct(each, "model.RenameFileItem", RENAME) for each in items]:
+        file_operations.move(call.paths, item["src"], item["dest"])
+
+
+async def _permissions(call: Call) -> None:
+    for path, wanted in (await _wanted(call)).items():
+        try:
+            file_operations.permit(call.paths, path, wanted)
+        except FileError as error:
+            raise Failed(f"error changing permissions for {path}. {error}") from error
+
+
+async def _make_directories(call: Call) -> None:
+    for path, wanted in (await _wanted(call)).items():
+        place = call.paths.absolute(path)
+        try:
+            call.files.stat(place)
+            existed = True
+        except OSError:
+            existed = False
+        file_operations.make_directories(call.files, place)
+        if not existed:
+            file_operations.permit(call.paths, place, wanted)
+
+
+async def _wanted(call: Call) -> dict[str, dict[str, Any]]:
+    items = await call.json(dict, "map[string]model.Permission")
     return {
-        "path": os.path.normpath(path),
-        "type": kind,
-        "size": found.st_size,
-        "modified_at": wire.go_time(found.st_mtime_ns),
-        "created_at": wire.go_time(found.st_ctime_ns),
-        "owner": owner,
-        "group": group,
-        "mode": int(f"{stat.S_IMODE(found.st_mode) & 0o777:o}"),
+        wire.without_surrogates(path): go_json.struct(each, "model.Permission", PERMISSION)
+        for path, each in items.items()
     }
 
 
-async def _info(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    found: dict[str, Any] = {}
-    for path in request.query.getall("path", []):
-        try:
-            found[path] = about(files, wire.expand_path(path, env))
-        except OSError as error:
-            return failure(error, f"file not found: {path}: lstat {path}")
-    return replies.execd(200, wire.go_json(dict(sorted(found.items()))))
+async def _replace(call: Call) -> dict[str, Any] | None:
+    items = await call.json(dict, "map[string]model.ReplaceFileContentItem")
+    counts = {}
+    for path, each in items.items():
+        item = go_json.struct(each, "model.ReplaceFileContentItem", REPLACEMENT)
+        place = call.paths.absolute(path)
+        counts[path] = {"replacedCount": await _replaced(call, place, item["old"].encode(), item["new"].encode())}
+    return dict(sorted(counts.items())) if call.request.query.get("verbose") == "true" else None
 
 
-async def _upload(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    """Pairs of parts: `metadata` (JSON with `path` and perhaps `mode`), then the `file` that it describes."""
-    if not request.content_type.startswith("multipart/"):
-        raise _Bad("INVALID_FILE", "multipart form is empty")
-    reader = await request.multipart()
-    metadata: dict[str, Any] | None = None
-    count = 0
-    while (part := await reader.next()) is not None:
-        if isinstance(part, MultipartReader):
-            raise _Bad("INVALID_FILE", "multipart form is nested")
-        if part.name == "metadata":
-            metadata = _metadata(bytes(await part.read()))
-        elif part.name == "file":
-            if metadata is None:
-                raise _Bad("INVALID_FILE_METADATA", "metadata file is missing")
-            await _write(part, files, wire.expand_path(metadata["path"], env), metadata)
-            metadata = None
-            count += 1
-    if metadata is not None or not count:
-        raise _Bad("INVALID_FILE_CONTENT", "file is missing")
-    return web.Response(headers=replies.EMPTY)
+async def _replaced(call: Call, place: str, old: bytes, new: bytes) -> int:
+    with saying(f"stat {place}"):
+        call.files.stat(place)
+    content = await _content(call, place)
+    if not old:
+        raise _Bad("old content must not be empty")
+    with saying(f"open {place}"):
+        descriptor = await uploads.open_as_execd(call.files, call.presence, place, os.O_WRONLY | os.O_TRUNC)
+    with saying(f"write {place}"), os.fdopen(descriptor, "wb") as file:
+        file.write(content.replace(old, new))
+    return content.count(old)
 
 
-def _metadata(sent: bytes) -> dict[str, Any]:
+async def _content(call: Call, place: str) -> bytes:
+    with saying(f"open {place}"):
+        descriptor = await uploads.open_as_execd(call.files, call.presence, place, os.O_RDONLY)
     try:
-        found = json.loads(sent)
-    except ValueError as error:
-        raise _Bad("INVALID_FILE_METADATA", f"invalid metadata format. {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("path"), str) or not found["path"]:
-        raise _Bad("INVALID_FILE_METADATA", "metadata path is empty")
-    return found
-
-
-async def _write(part: Any, files: SandboxFiles, path: str, metadata: dict[str, Any]) -> None:
-    files.make_directories(parent_of(path))
-    descriptor = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK)
-    try:
-        while piece := await part.read_chunk(UPLOAD_PIECE_BYTES):
-            os.write(descriptor, piece)
-        if mode := metadata.get("mode"):
-            os.fchmod(descriptor, int(str(mode), 8))
-    except ValueError as error:
-        raise _Bad("INVALID_FILE_METADATA", f"invalid mode. {error}") from error
+        with saying(f"read {place}"):
+            return b"".join([piece async for piece in pieces(call.presence, descriptor)])
     finally:
         os.close(descriptor)
 
 
-def parent_of(path: str) -> str:
-    """The directory that holds `path`."""
-    return os.path.dirname(os.path.normpath(path))
-
-
-async def _remove(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    for path in request.query.getall("path", []):
+async def _remove_directories(call: Call) -> None:
+    for path in call.all_paths():
         try:
-            files.remove(wire.expand_path(path, env))
-        except OSError as error:
-            message = f"error removing file {path}. {wire.errno_text(error.errno or 0)}"
-            return replies.execd_error(500, "RUNTIME_ERROR", message)
-    return web.Response(headers=replies.EMPTY)
-
-
-async def _json_body(request: web.BaseRequest, kind: type) -> Any:
-    try:
-        sent = json.loads(await request.read())
-    except ValueError as error:
-        raise _Bad("INVALID_REQUEST_BODY", f"error parsing request, MAYBE invalid body format. {error}") from error
-    if not isinstance(sent, kind):
-        raise _Bad("INVALID_REQUEST_BODY", "error parsing request, MAYBE invalid body format.")
-    return sent
-
-
-async def _move(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    for item in await _json_body(request, list):
-        target = wire.expand_path(item["dest"], env)
-        files.make_directories(parent_of(target), 0o755)
+            place = call.paths.expand(path)
+        except FileError as error:
+            raise Failed(f"error resolving directory {path}. {error}") from error
         try:
-            files.stat(target)
-        except FileNotFoundError:
-            files.rename(wire.expand_path(item["src"], env), target)
-        else:
-            message = f"error accessing file: destination path already exists: {item['dest']}"
-            return replies.execd_error(500, "RUNTIME_ERROR", message)
-    return web.Response(headers=replies.EMPTY)
+            await file_operations.remove_all(call.files, place)
+        except FileError as error:
+            raise Failed(f"error removing directory {path}. {error}") from error
 
 
-async def _permissions(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    """Sets modes; owners and groups are left as they are."""
-    for path, wanted in (await _json_body(request, dict)).items():
-        if mode := wanted.get("mode"):
-            descriptor = files.open(wire.expand_path(path, env), os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                os.fchmod(descriptor, int(str(mode), 8))
-            finally:
-                os.close(descriptor)
-    return web.Response(headers=replies.EMPTY)
-
-
-async def _replace(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    for path, item in (await _json_body(request, dict)).items():
-        descriptor = files.open(wire.expand_path(path, env), os.O_RDWR | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "r+b") as file:
-            if not item.get("old"):
-                raise _Bad("INVALID_REQUEST_BODY", "old content must not be empty")
-            replaced = file.read().replace(item["old"].encode(), item.get("new", "").encode())
-            file.seek(0)
-            file.write(replaced)
-            file.truncate()
-    return web.Response(headers=replies.EMPTY)
-
-
-async def _make_directories(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    for path in await _json_body(request, dict):
-        files.make_directories(wire.expand_path(path, env))
-    return web.Response(headers=replies.EMPTY)
-
-
-async def _remove_directories(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    for path in request.query.getall("path", []):
-        _remove_tree(files, wire.expand_path(path, env))
-    return web.Response(headers=replies.EMPTY)
-
-
-def _remove_tree(files: SandboxFiles, path: str) -> None:
+async def _list(call: Call) -> list[dict[str, Any]]:
+    given = call.request.query.get("path", "")
+    depth = call.request.query.get("depth", "") or "1"
+    if given and not wire.is_number(depth.removeprefix("+")):
+        raise _Bad(f"invalid query parameter 'depth': {depth}")
+    path = call.one_path()
+    found = file_operations.info(call.files, path)
+    if found["type"] == "symlink":
+        raise _Bad(f"path is a symbolic link, refusing to traverse: {path}")
+    if found["type"] != "directory":
+        raise _Bad(f"path is not a directory: {path}")
+    if not int(depth):
+        return []
     try:
-        if not stat.S_ISDIR(files.stat(path, follow=False).st_mode):
-            files.remove(path)
+        return [each async for each in file_operations.entries(call.files, path, int(depth))]
+    except FileError as error:
+        raise Failed(f"error listing directory {path}. {error}") from error
+
+
+async def _search(call: Call) -> list[dict[str, Any]]:
+    path = call.one_path()
+    with saying(f"stat {path}"):
+        call.files.stat(path)
+    pattern = call.request.query.get("pattern", "") or "**"
+    found = []
+    try:
+        async for name, each in file_operations.walk(call.files, path):
+            if _matches(pattern, name):
+                found.append(each)
+    except FileError as error:
+        raise Failed(f"error searching files. {error}") from error
+    return found
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return file_operations.glob(pattern).fullmatch(name) is not None
+    except (ValueError, IndexError) as error:
+        raise FileError(f"invalid pattern {pattern}: syntax error in pattern") from error
+
+
+async def pieces(presence: Presence, descriptor: int) -> AsyncIterator[bytes]:
+    """What is to be read, to its end, which need not come. Raises `OSError`."""
+    while True:
+        await presence.awake()
+        try:
+            data = os.read(descriptor, uploads.PIECE_BYTES)
+        except BlockingIOError:
+            await presence.until_readable(descriptor)
+            continue
+        if not data:
             return
-        for name in files.names(path):
-            _remove_tree(files, os.path.join(path, name))
-        descriptor, name = files.parent(path)
-    except FileNotFoundError:
-        return
-    try:
-        os.rmdir(name, dir_fd=descriptor)
-    finally:
-        os.close(descriptor)
+        yield data
 
 
-def _walk(files: SandboxFiles, path: str, depth: int, left: list[int]) -> list[dict[str, Any]]:
-    """Entries below `path`, `depth` levels deep, at most `left[0]` of them."""
-    found: list[dict[str, Any]] = []
-    if depth <= 0:
-        return found
-    for name in files.names(path):
-        if left[0] <= 0:
-            break
-        left[0] -= 1
-        entry = about(files, os.path.join(path, name))
-        found.append(entry)
-        if entry["type"] == "directory":
-            found += _walk(files, entry["path"], depth - 1, left)
-    return found
+async def lines(
+    request: web.BaseRequest, presence: Presence, descriptor: int, memory: int | None
+) -> web.StreamResponse:
+    """A download by lines: `limit` of them from line `offset` (1 is the first), as text.
 
-
-def _asked_path(request: web.BaseRequest, env: dict[str, str]) -> str:
-    path = request.query.get("path", "")
-    if not path:
-        raise _Bad("MISSING_QUERY", "missing query parameter 'path'")
-    return os.path.normpath(wire.expand_path(path, env))
-
-
-async def _list(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    path = _asked_path(request, env)
-    depth = request.query.get("depth", "1")
-    if not wire.is_number(depth):
-        raise _Bad("INVALID_REQUEST_BODY", f"invalid query parameter 'depth': {depth}")
-    mode = files.stat(path, follow=False).st_mode
-    if stat.S_ISLNK(mode):
-        raise _Bad("INVALID_REQUEST_BODY", f"path is a symbolic link, refusing to traverse: {path}")
-    if not stat.S_ISDIR(mode):
-        raise _Bad("INVALID_REQUEST_BODY", f"path is not a directory: {path}")
-    return replies.execd(200, wire.go_json(_walk(files, path, int(depth), [SEARCH_LIMIT])))
-
-
-async def _search(request: web.BaseRequest, files: SandboxFiles, env: dict[str, str]) -> web.Response:
-    path = _asked_path(request, env)
-    pattern = request.query.get("pattern") or "**"
-    files.stat(path)
-    entries = _walk(files, path, SEARCH_LIMIT, [SEARCH_LIMIT])
-    found = [
-        e for e in entries if e["type"] != "directory" and fnmatch.fnmatchcase(os.path.basename(e["path"]), pattern)
-    ]
-    return replies.execd(200, wire.go_json(found))
-
-
-def some_lines(request: web.BaseRequest, descriptor: int) -> web.Response:
-    """A download by lines: `limit` of them from line `offset` (1 is the first), as text."""
+    A line that does not fit into the sandbox's `memory` kills the daemon: `ConnectionResetError`.
+    """
     numbers = {}
     for name, standard in (("offset", 1), ("limit", -1)):
         given = request.query.get(name, "")
@@ -284,20 +264,65 @@ def some_lines(request: web.BaseRequest, descriptor: int) -> web.Response:
             message = f"invalid query parameter '{name}': {given}"
             return replies.execd_error(400, "INVALID_REQUEST_BODY", message)
         numbers[name] = int(given) if given else standard
-    kept: list[bytes] = []
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        for number, line in enumerate(file, 1):
-            if number >= numbers["offset"]:
-                kept.append(line.rstrip(b"\r\n"))
-                if len(kept) == numbers["limit"]:
-                    break
-    headers = {**replies.SERVER, "Content-Type": "text/plain; charset=utf-8"}
-    return web.Response(body=b"\n".join(kept), headers=headers)
+    answer = _Answer(request)
+    number = 0
+    try:
+        async for line in _lines(presence, descriptor, memory):
+            number += 1
+            if number < numbers["offset"]:
+                continue
+            await answer.write((b"\n" if number > numbers["offset"] else b"") + line.rstrip(b"\r\n"))
+            if number - numbers["offset"] + 1 == numbers["limit"]:
+                break
+    except OSError as error:
+        if isinstance(error, ConnectionError):
+            raise
+    return await answer.end()
 
 
-ROUTES: dict[tuple[str, str], Callable[[web.BaseRequest, SandboxFiles, dict[str, str]], Awaitable[web.Response]]] = {
+class _Answer:
+    """A text of which nobody knows the length: Go says it of a short one, and sends a long one in chunks."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._request = request
+        self._begun = bytearray()
+        self._response = web.StreamResponse(headers={**replies.SERVER, "Content-Type": "text/plain; charset=utf-8"})
+
+    async def write(self, data: bytes) -> None:
+        """Send it, or keep it for the moment."""
+        if self._response.prepared:
+            await self._response.write(data)
+            return
+        self._begun += data
+        if len(self._begun) > SHORT_BYTES:
+            await self._response.prepare(self._request)
+            await self._response.write(self._begun)
+
+    async def end(self) -> web.StreamResponse:
+        """The answer, all of it sent or ready."""
+        if not self._response.prepared:
+            return web.Response(body=bytes(self._begun), headers=self._response.headers)
+        await self._response.write_eof()
+        return self._response
+
+
+async def _lines(presence: Presence, descriptor: int, memory: int | None) -> AsyncIterator[bytes]:
+    rest = bytearray()
+    async for piece in pieces(presence, descriptor):
+        rest += piece
+        *whole, last = rest.split(b"\n") if b"\n" in piece else [rest]
+        for line in whole:
+            yield bytes(line)
+        rest = bytearray(last)
+        if memory is not None and len(rest) > memory:
+            presence.kill()
+            await presence.awake()
+    if rest:
+        yield bytes(rest)
+
+
+ROUTES: dict[tuple[str, str], Callable[[Call], Awaitable[Any]]] = {
     ("GET", "/files/info"): _info,
-    ("POST", "/files/upload"): _upload,
     ("DELETE", "/files"): _remove,
     ("POST", "/files/mv"): _move,
     ("POST", "/files/permissions"): _permissions,
@@ -307,4 +332,4 @@ ROUTES: dict[tuple[str, str], Callable[[web.BaseRequest, SandboxFiles, dict[str,
     ("POST", "/directories"): _make_directories,
     ("DELETE", "/directories"): _remove_directories,
 }
-"""By method and path; what else execd has (sessions, code, terminals) is not here."""
+"""By method and path; the upload is apart, and what else execd has (sessions, code, terminals) is not here."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from .isolation import Layout, Mount
 
@@ -70,17 +70,27 @@ class SandboxFiles:
 
     def place(self, path: str) -> str:
         """The path to give to a process of the sandbox: as it is, or, in plain mode, the machine's."""
+        start, rest = self.place_from(path)
+        return f"{start}/{rest}" if start and rest else start + rest
+
+    def place_from(self, path: str) -> tuple[str, str]:
+        """The same in two: in plain mode first the machine's directory for `/workspace` or a volume.
+
+        A user of the sandbox may have no way to that one through the engine's own directories, as it has inside.
+        """
         path = path if path.startswith("/") else "/workspace/" + path
         if self._private:
-            return path
+            return "", path
         plain = os.path.normpath(path)
         for target, source in self._mapped:
             if plain == target or plain.startswith(target + "/"):
-                return str(source) + plain[len(target) :]
-        return path
+                return str(source), plain[len(target) + 1 :]
+        return "", path
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         """A descriptor for `path`. Raises `OSError`."""
+        if "\0" in path:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
         place = self.place(path)
         if not self._private:
             return os.open(place, flags, mode)
@@ -100,59 +110,49 @@ class SandboxFiles:
         directory, name = os.path.split(place)
         return self.open(directory, os.O_PATH | os.O_DIRECTORY), name
 
-    def remove(self, path: str) -> None:
-        """Remove a file or link; a missing one is no error, a directory is `IsADirectoryError`."""
+    def change(self, path: str, action: Callable[[str], None]) -> None:
+        """Do something to what `path` leads to, by a name of the engine's own. Raises `OSError`."""
+        descriptor = self.open(path, os.O_PATH)
         try:
-            if stat.S_ISDIR(self.stat(path).st_mode):
-                raise IsADirectoryError(errno.EISDIR, "path is a directory", path)
-            descriptor, name = self.parent(path)
-        except FileNotFoundError:
-            return
-        try:
-            os.unlink(name, dir_fd=descriptor)
-        except FileNotFoundError:
-            pass
+            action(f"/proc/self/fd/{descriptor}")
         finally:
             os.close(descriptor)
 
-    def make_directories(self, path: str, mode: int = 0o777) -> None:
-        """`mkdir -p`. Raises `OSError`."""
-        place = os.path.normpath(path if path.startswith("/") else "/workspace/" + path)
-        missing: list[str] = []
-        while place != "/":
-            try:
-                if stat.S_ISDIR(self.stat(place).st_mode):
-                    break
-                raise NotADirectoryError(errno.ENOTDIR, "not a directory", place)
-            except FileNotFoundError:
-                missing.append(place)
-                place = os.path.dirname(place)
-        for place in reversed(missing):
-            descriptor, name = self.parent(place)
-            try:
-                os.mkdir(name, mode, dir_fd=descriptor)
-            except FileExistsError:
-                pass
-            finally:
-                os.close(descriptor)
+    def unlink(self, path: str) -> None:
+        """Remove what is no directory. Raises `OSError`."""
+        with self._parent(path) as (descriptor, name):
+            os.unlink(name, dir_fd=descriptor)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. Raises `OSError`."""
+        with self._parent(path) as (descriptor, name):
+            os.rmdir(name, dir_fd=descriptor)
+
+    def make_directory(self, path: str, mode: int) -> None:
+        """Make one directory. Raises `OSError`."""
+        with self._parent(path) as (descriptor, name):
+            os.mkdir(name, mode, dir_fd=descriptor)
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory within the sandbox. Raises `OSError`."""
-        from_fd, from_name = self.parent(source)
-        try:
-            self.stat(source, follow=False)
-            to_fd, to_name = self.parent(target)
-            try:
-                os.rename(from_name, to_name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
-            finally:
-                os.close(to_fd)
-        finally:
-            os.close(from_fd)
+        with self._parent(source) as (from_fd, from_name), self._parent(target) as (to_fd, to_name):
+            os.rename(from_name, to_name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
 
     def names(self, path: str) -> list[str]:
-        """The entries of a directory, sorted. Raises `OSError`."""
+        """The entries of a directory, by their bytes. Raises `OSError`."""
         descriptor = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return sorted(os.listdir(descriptor))
+            return sorted(os.listdir(descriptor), key=os.fsencode)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _parent(self, path: str) -> Iterator[tuple[int, str]]:
+        """A descriptor of the directory that holds `path`, and the last component."""
+        place = os.path.normpath(path if path.startswith("/") else "/workspace/" + path)
+        directory, name = os.path.split(place)
+        descriptor = self.open(directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            yield descriptor, name
         finally:
             os.close(descriptor)

@@ -172,7 +172,7 @@ class Dispatcher:
         fault = self.faults.take(kind)
         if fault is None:
             return await answer(None)
-        if kind != "other":  # uploads are read in pieces
+        if kind != "upload":  # it is read in pieces
             await request.read()
         if fault.delay:
             await asyncio.sleep(fault.delay)
@@ -201,6 +201,8 @@ def execd_kind(method: str, path: str) -> str:
         return {"POST": "submit", "DELETE": "interrupt"}.get(method, "other")
     if path == "/files/download":
         return "file"
+    if path == "/files/upload":
+        return "upload"
     return "ping" if path == "/ping" else "other"
 
 

@@ -68,7 +68,10 @@ def more_descriptors() -> tuple[int, int]:
 
 
 def become_command(request: dict[str, Any], limits: tuple[int, int]) -> None:
-    """Turn this process into the command: own group, files opened inside, then exec. Raises `OSError`."""
+    """Turn this process into the command: own group, files opened inside, then exec. Raises `OSError`.
+
+    The directory is entered as the user: `start` first, to which the user needs no way, then `cwd`.
+    """
     os.setpgid(0, 0)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -79,16 +82,15 @@ def become_command(request: dict[str, Any], limits: tuple[int, int]) -> None:
     os.dup2(err, 2)
     for number, descriptor in request.get("keep", ()):
         os.dup2(descriptor, number)
-    if request.get("cwd"):
-        try:
-            os.chdir(request["cwd"])
-        except OSError as error:
-            error.filename = "chdir"
-            raise
+    start = os.open(request["start"], os.O_PATH | os.O_CLOEXEC) if request.get("start") else -1
     if request.get("uid") is not None:
         os.setgroups(request.get("groups", []))
         os.setgid(request["gid"])
         os.setuid(request["uid"])
+    if start >= 0:
+        os.fchdir(start)
+    if request.get("cwd"):
+        os.chdir(request["cwd"])
     for number in signal.valid_signals():  # whoever started the engine may have ignored any of them
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -229,8 +231,7 @@ class Spawner:
                     os._exit(0)
             become_command(request, self.limits)
         except OSError as error:
-            stage = "chdir" if error.filename == "chdir" else "exec"
-            os.write(report, b"E%d %s\n" % (error.errno or 22, stage.encode()))
+            os.write(report, b"E%d exec\n" % (error.errno or 22))
         except BaseException as error:  # noqa: BLE001 - nothing may return into the parent's loop
             os.write(report, b"E22 %s\n" % type(error).__name__.encode())
         os._exit(127)

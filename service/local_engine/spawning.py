@@ -23,7 +23,7 @@ STOP_SECONDS = 10.0
 
 
 class StartFailed(Exception):
-    """The process was not started; `errno` says why, `stage` where (`exec`, `chdir`, `launch`)."""
+    """The process was not started; `errno` says why, `stage` where (`exec`, `launch`)."""
 
     def __init__(self, errno: int, stage: str) -> None:
         super().__init__(f"{stage}: {os.strerror(errno)}")
@@ -112,6 +112,7 @@ class Spawner(asyncio.Protocol):
         argv: Sequence[str],
         env: Mapping[str, str],
         *,
+        start: str = "",
         cwd: str | None = None,
         stdout: str | None = None,
         stderr: str | None = None,
@@ -129,6 +130,7 @@ class Spawner(asyncio.Protocol):
             "program": program,
             "argv": list(argv),
             "env": dict(env),
+            "start": start,
             "cwd": cwd,
             "stdout": stdout,
             "stderr": stderr,

@@ -8,7 +8,7 @@ from typing import Any
 
 KINDS = (
     "create", "list", "get", "delete", "renew", "pause", "resume", "endpoint", "metadata",
-    "ping", "submit", "status", "log", "interrupt", "file", "other",
+    "ping", "submit", "status", "log", "interrupt", "file", "upload", "other",
 )  # fmt: skip
 
 

@@ -209,6 +209,12 @@ def expand_variables(text: str, env: dict[str, str]) -> str:
     return _GO_VARIABLE.sub(lambda match: env.get(match[1] or match[2] or "", ""), text)
 
 
+def clean_path(path: str) -> str:
+    """Go's `filepath.Clean`."""
+    cleaned = os.path.normpath(path) if path else "."
+    return cleaned[1:] if cleaned.startswith("//") else cleaned
+
+
 def expand_path(path: str, env: dict[str, str]) -> str:
     """`$VAR`, `${VAR}` and a leading `~` replaced, as execd does for `cwd` and file paths."""
     missing = sorted({name for match in _VARIABLE.finditer(path) if (name := match[1] or match[2]) not in env})

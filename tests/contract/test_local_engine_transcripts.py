@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -122,10 +125,14 @@ class Replay:
         body: Any = None
         if "body" in recorded:
             body = json.loads(self.mapped(json.dumps(recorded["body"])))
-            if cut := re.fullmatch(r"(true # )x+\.\.\. \((\d+) characters\)", str(body.get("command"))):
+            if cut := re.fullmatch(
+                r"(true # )x+\.\.\. \((\d+) characters\)", str(body.get("command") if isinstance(body, dict) else "")
+            ):
                 body["command"] = cut[1] + "x" * (int(cut[2]) - len(cut[1]))
             if "expiresAt" in body:
                 body["expiresAt"] = self.shifted(body["expiresAt"])
+        elif "text" in recorded:
+            body = self.mapped(recorded["text"]).encode()
         elif "headers" in recorded and "Content-Type" in recorded["headers"]:
             body = b"{not json"
         headers = {"OPEN-SANDBOX-API-KEY": KEY, **recorded.get("headers", {})}
@@ -163,6 +170,16 @@ def plain(value: Any) -> Any:
         return "<time>"
     if isinstance(value, str):
         return re.sub(r"127\.0\.0\.1:\d+", "<address>", value)
+    return value
+
+
+def without_sizes(value: Any) -> Any:
+    """Without the sizes of directories, which are the file system's."""
+    if isinstance(value, list):
+        return [without_sizes(each) for each in value]
+    if isinstance(value, dict):
+        kept = {name: without_sizes(each) for name, each in value.items()}
+        return {**kept, "size": "<size>"} if kept.get("type") == "directory" else kept
     return value
 
 
@@ -237,7 +254,7 @@ def compare_body(exchange: dict[str, Any], answer: Answer, replay: Replay, allow
             live, recorded = without_message(live), without_message(recorded)
     else:
         live, recorded = answer.body.decode("utf-8", "backslashreplace"), text
-    return [] if live == recorded else [f"body {live!r}, recorded {recorded!r}"]
+    return [] if without_sizes(live) == without_sizes(recorded) else [f"body {live!r}, recorded {recorded!r}"]
 
 
 def compare_stream(exchange: dict[str, Any], answer: Answer, replay: Replay, allowed: Allowance) -> list[str]:
@@ -345,8 +362,29 @@ def test_execd_answers_as_recorded(engine: RunningEngine) -> None:
     )
 
 
+@pytest.fixture
+def files_directory() -> Iterator[str]:
+    """In plain mode it is the machine's."""
+    directory = f"/tmp/oncebox-{secrets.token_hex(3)}"
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(os.geteuid() != 0, reason="recorded as root, with owners")
+@pytest.mark.parametrize("engine", ["auto", "plain"], indirect=True)
+def test_files_and_users_are_as_recorded(engine: RunningEngine, files_directory: str) -> None:
+    """All exchanges in order, each with the files that the ones before it made."""
+    env = {"HOME": f"{files_directory}/home", "ONCEBOX_FILES": files_directory}
+    sandbox = engine.create(env=env, resourceLimits={"cpu": "500m", "memory": "64Mi"})
+    replay = Replay(
+        sandbox.execd, {"/tmp/oncebox-files": files_directory, quote("/tmp/oncebox-files"): files_directory}
+    )
+    replay_all(load("files"), replay, lambda exchange: False)
+
+
 def test_no_exception_is_for_an_exchange_that_does_not_exist() -> None:
-    names = {exchange["name"] for name in ("lifecycle", "execd") for exchange in load(name)}
+    names = {exchange["name"] for name in ("lifecycle", "execd", "files") for exchange in load(name)}
     assert set(EXCEPTIONS) <= names
     assert set(KUBERNETES) <= {exchange["name"] for exchange in load("kubernetes")}
     assert all(exception.reason for exception in (*EXCEPTIONS.values(), *KUBERNETES.values()))
