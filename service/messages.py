@@ -50,7 +50,7 @@ class SandboxState(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Will certainly never be used again."""
+        """Not worth waiting for. Where the engine is Kubernetes, ``failed`` does not say that nothing runs in it."""
         return self in (SandboxState.STOPPING, SandboxState.TERMINATED, SandboxState.FAILED)
 
 

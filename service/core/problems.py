@@ -11,6 +11,10 @@ def refusal(error: port.EngineError, *, sandbox_id: str | None = None) -> errors
     match error:
         case port.SandboxMissing():
             return errors.SandboxNotFound(sandbox_id=sandbox_id)
+        case port.NoAddress():
+            return errors.EngineUnavailable(
+                "The sandbox has no address now: it is being made, or made anew.", sandbox_id=sandbox_id, retry_after=5
+            )
         case port.SandboxNotReady():
             return errors.SandboxNotRunning(
                 f"The sandbox can't do this now: {error.message}", sandbox_id=sandbox_id, retry_after=5

@@ -81,6 +81,8 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     looked_at: float = 0.0
     """When the engine was last asked for news."""
     troubled_since: float | None = None
+    refused_since: float | None = None
+    """Since when, Unix seconds, nobody is there while the engine calls the sandbox pending or failed."""
     """Since when the engine has not answered about this job."""
     looks: int = 0
     """Looks without news in a row, or tries to settle what is unknown."""

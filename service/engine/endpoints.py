@@ -189,7 +189,9 @@ class Endpoints:
             except Refused:
                 raise
             except EngineError as error:
-                raise NotReached(f"the daemon answers neither directly ({why.message}) nor by the proxy") from error
+                neither = NotReached(f"the daemon answers neither directly ({why.message}) nor by the proxy")
+                neither.refused = isinstance(error, NotReached) and error.refused
+                raise neither from error
             self._proxied[sandbox_id] = self._clock()
             while len(self._proxied) > MAX_ROUTES:
                 self._proxied.popitem(last=False)

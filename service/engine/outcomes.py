@@ -38,6 +38,7 @@ from service.ports.engine import (
     EngineError,
     FileMissing,
     LossCause,
+    NoAddress,
     NotReached,
     Refused,
     SandboxMissing,
@@ -109,6 +110,7 @@ class Failure(Enum):
     """How the transport failed; the value is part of the message."""
 
     CONNECT = "could not connect"
+    REFUSED = "the connection was refused"
     TIMEOUT = "timed out"
     DROPPED = "the connection was lost"
     INVALID = "the reply is not valid HTTP"
@@ -146,7 +148,7 @@ def clean(text: str, limit: int = MAX_MESSAGE) -> str:
 def outcome(exchange: Exchange) -> EngineError | None:
     """The error that ``exchange`` came to, or ``None``: an answer, whose body is still to be parsed."""
     if exchange.phase is Phase.NOT_CONNECTED:
-        return NotReached(_describe(exchange))
+        return _not_reached(NotReached(_describe(exchange)), exchange)
     if exchange.failure is Failure.TOO_LARGE and exchange.call is Call.LIST_FILES:
         return AnswerTooLarge(_describe(exchange))
     if exchange.failure is not None:
@@ -161,12 +163,20 @@ def outcome(exchange: Exchange) -> EngineError | None:
     if problem is None:
         return Unclear(_describe(exchange), status=exchange.status)
     kind = _kind(exchange, problem)
-    return kind(
+    error = kind(
         clean(problem.message) or f"{exchange.call.value}: HTTP {exchange.status}",
         code=problem.code,
         status=exchange.status,
         retry_after=retry_after(exchange.retry_after),
     )
+    return _not_reached(error, exchange) if isinstance(error, NotReached) else error
+
+
+def _not_reached(error: NotReached, exchange: Exchange) -> NotReached:
+    """The proxy tells a closed port and a dead host by one code; directly only a closed port counts."""
+    by_proxy = exchange.side is Side.PROXY and exchange.phase is Phase.HEAD
+    error.refused = by_proxy or (exchange.side is Side.DIRECT and exchange.failure is Failure.REFUSED)
+    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +269,9 @@ def _client_error(exchange: Exchange, code: str, message: str) -> type[EngineErr
         return Refused if exchange.status == 400 else Unclear
     if exchange.status == 404 and code.endswith("SANDBOX_NOT_FOUND"):
         return SandboxMissing
-    # A pod that has no address yet gets one: this passes by itself.
-    if exchange.status == 409 or code.endswith("POD_IP_NOT_AVAILABLE"):
+    if code.endswith("POD_IP_NOT_AVAILABLE"):
+        return NoAddress
+    if exchange.status == 409:
         return SandboxNotReady
     return Refused
 

@@ -339,7 +339,7 @@ def _headers(request: Request) -> dict[str, str]:
 
 def _transport_error(request: Request, progress: _Progress, error: Exception) -> EngineError:
     if progress.phase is Phase.NOT_CONNECTED:
-        failure = Failure.CONNECT
+        failure = Failure.REFUSED if isinstance(error, ConnectionRefusedError) else Failure.CONNECT
     elif isinstance(error, TimeoutError):
         failure = Failure.TIMEOUT
     elif isinstance(error, (OSError, EOFError)):

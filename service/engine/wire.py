@@ -151,6 +151,7 @@ def _info(found: _Sandbox) -> SandboxInfo:
     return SandboxInfo(
         id=found.id,
         state=state,
+        exited=state is SandboxState.FAILED and (found.status.reason or "").startswith("CONTAINER_"),
         reason=clean(why) or None if state in _WHY else None,
         metadata=found.metadata or {},
         image=found.image.uri if found.image else None,

@@ -41,6 +41,10 @@ class SandboxNotReady(Refused):
     """409: the sandbox is not in a state for this (not running, not paused)."""
 
 
+class NoAddress(SandboxNotReady):
+    """The sandbox has no address (``POD_IP_NOT_AVAILABLE``): it gets one when its pod is made, or made anew."""
+
+
 class CommandMissing(Refused):
     """execd's own structured 404 for a command's id: not in its table (not yet, or not any more)."""
 
@@ -123,6 +127,9 @@ class StartFailed(Refused):
 class NotReached(EngineError):
     """Never got there: not executed."""
 
+    refused: bool = False
+    """Nothing listens where the sandbox's daemon should be: its port refuses, directly or to the proxy."""
+
 
 class TakenBack(EngineError):
     """The engine made a sandbox, could not start it in time, and says that it has removed it: one look proves it."""
@@ -182,6 +189,14 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None
     created_at: float | None = None
     expires_at: float | None = None
+    exited: bool = False
+    """Of a failed one: its container has ended, and nobody starts it again. Docker says so; on Kubernetes a container
+    may come back, or answer all the time."""
+
+    @property
+    def over(self) -> bool:
+        """Will certainly never be used again."""
+        return self.state.over and (self.exited or self.state is not SandboxState.FAILED)
 
 
 class SandboxListing(msgspec.Struct, frozen=True, kw_only=True):

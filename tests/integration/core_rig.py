@@ -63,11 +63,11 @@ class Rig:
 
 
 @contextlib.contextmanager
-def local_engine(root: str) -> Iterator[str]:
+def local_engine(root: str, *options: str) -> Iterator[str]:
     """A local engine in a process of its own; its URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "service.local_engine", "--bind", "127.0.0.1:0", "--dev-controls", "--exit-with-stdin",
-         "--root", root],
+         "--root", root, *options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         env={**os.environ, "OPEN_SANDBOX_API_KEY": KEY},
     )  # fmt: skip

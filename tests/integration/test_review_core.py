@@ -19,7 +19,7 @@ from service.core.model.answers import ExecEvent
 from service.core.model.states import ClaimState
 from service.core.sandboxes import expiry
 from service.messages import CreateSandbox, Exec, ExecJobOutput, ExecResult, ExecText, JobOutput, JobState, SubmitJob
-from service.ports.engine import Refused
+from service.ports.engine import Refused, Unclear
 from service.ports.store import Record
 from service.store import keys
 from tests.integration.core_rig import Rig, eventually, execute, follow, submit
@@ -92,7 +92,7 @@ async def test_a_job_in_a_paused_sandbox_is_not_lost_when_its_deadline_passes(
         await asyncio.sleep(1.2)
         record = await core.store.get(id)
         assert record is not None
-        found = await trouble.of_run(core.engine, record, records.job_body(record))
+        found = await trouble.of_run(core.engine, record, records.job_body(record), Unclear("silent"))
         record = await core.ledger.apply(record, found)
     assert record.state.active
     await core.sandboxes.resume("default", box)

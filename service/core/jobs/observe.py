@@ -93,11 +93,11 @@ class Observer:
             doubtful = ending is not None and await self._may_have_run_nothing(record, body, ending)
         except SandboxMissing:
             return gone(record)
-        except EngineError:
-            return await trouble.of_run(self._engine, record, body)
+        except EngineError as error:
+            return await trouble.of_run(self._engine, record, body, error)
         if doubtful:
             return await self._reconciler.doubtful(record, body)
-        body = msgspec.structs.replace(body, troubled_since=None)
+        body = msgspec.structs.replace(body, troubled_since=None, refused_since=None)
         if ending is not None:
             return await self._drain(record, msgspec.structs.replace(body, ended_at=record.now / 1000), ending)
         if record.now / 1000 // EXPIRY_EVERY != body.looked_at // EXPIRY_EVERY:

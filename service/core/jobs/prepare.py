@@ -13,7 +13,7 @@ from service.core.model import identity
 from service.core.problems import refusal
 from service.core.records import JobBody
 from service.messages import SandboxState
-from service.ports.engine import Engine, EngineError, SandboxMissing
+from service.ports.engine import Engine, EngineError, SandboxInfo, SandboxMissing
 
 SLOW_SANDBOX = 2.0
 """Seconds after which a sandbox that does not answer is asked about at the lifecycle server."""
@@ -63,8 +63,8 @@ class Preparation:
         reading = asyncio.ensure_future(self._fences.surroundings(sandbox_id))
         try:
             await asyncio.wait({reading}, timeout=SLOW_SANDBOX)
-            if not reading.done() and (await self._engine.get_sandbox(sandbox_id)).state is not SandboxState.RUNNING:
-                raise errors.SandboxNotRunning(sandbox_id=sandbox_id, retry_after=5)
+            if not reading.done() and (problem := _not_now(await self._engine.get_sandbox(sandbox_id))):
+                raise problem
             return await reading
         finally:
             if not reading.done():
@@ -76,11 +76,23 @@ class Preparation:
         if not isinstance(problem, errors.EngineUnavailable):
             return problem
         try:
-            state = (await self._engine.get_sandbox(sandbox_id)).state
+            info = await self._engine.get_sandbox(sandbox_id)
         except SandboxMissing:
             return errors.SandboxNotFound(sandbox_id=sandbox_id)
         except EngineError:
             return problem
-        if state in (SandboxState.RUNNING, SandboxState.PENDING, SandboxState.UNKNOWN):
-            return problem
-        return errors.SandboxNotRunning(f"The sandbox is {state.value}.", sandbox_id=sandbox_id, retry_after=5)
+        return _not_now(info) or problem
+
+
+_COMES_BACK = (SandboxState.PENDING, SandboxState.FAILED)
+"""On Kubernetes: a pod is being made, or made anew, and a container comes back."""
+
+
+def _not_now(info: SandboxInfo) -> errors.OnceboxError | None:
+    """Why nothing can be run in the sandbox now; None: its state does not say so."""
+    if info.state in (SandboxState.RUNNING, SandboxState.UNKNOWN):
+        return None
+    if info.state in _COMES_BACK and not info.over:
+        told = f"The sandbox is {info.state.value}: its daemon does not answer, and may come back."
+        return errors.EngineUnavailable(told, sandbox_id=info.id, retry_after=5)
+    return errors.SandboxNotRunning(f"The sandbox is {info.state.value}.", sandbox_id=info.id, retry_after=5)

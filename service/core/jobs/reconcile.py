@@ -69,8 +69,8 @@ class Reconciler:
                     return await self.doubtful(record, body)
         except SandboxMissing:
             return gone(record)
-        except EngineError:
-            return await trouble.of_run(self._engine, record, body)
+        except EngineError as error:
+            return await trouble.of_run(self._engine, record, body, error)
         if over or body.looks >= CONFIRM_LOOKS or (found is not None and found.kind in ("run", "damaged")):
             return msgspec.structs.replace(body, looks=0)
         return Change(state=record.state, body=msgspec.structs.replace(body, looks=body.looks + 1), notify=False)
@@ -117,8 +117,8 @@ class Reconciler:
             look = await self._fences.look(body.sandbox_id, records.token(record))
         except SandboxMissing:
             return gone(record)
-        except EngineError:
-            return await trouble.of_submission(self._engine, record, body)
+        except EngineError as error:
+            return await trouble.of_submission(self._engine, record, body, error)
         verdict = proofs.of_doubtful(look, body, overdue=trouble.overdue(record, body))
         return await self._decided(record, body, verdict)
 
@@ -144,8 +144,8 @@ class Reconciler:
             return await self._voided(record, body, voided)
         except SandboxMissing:
             return gone(record)
-        except EngineError:
-            return await trouble.of_submission(self._engine, record, body)
+        except EngineError as error:
+            return await trouble.of_submission(self._engine, record, body, error)
 
     async def _voided(self, record: Record, body: JobBody, voided: Voided) -> Decision:
         match voided.outcome:

@@ -29,7 +29,7 @@ from service.core.records import SandboxClaim, SandboxRecord
 from service.core.sandboxes.liveness import Liveness
 from service.core.sandboxes.records import SandboxRecords
 from service.core.telemetry import Telemetry
-from service.messages import CreateSandbox, Resources
+from service.messages import CreateSandbox, Resources, SandboxState
 from service.ports.engine import Engine, EngineError, Mount, SandboxInfo, SandboxSpec, TakenBack
 from service.ports.store import Record, Store
 from service.settings import Settings
@@ -210,7 +210,18 @@ class Creator:
         gone, info = await self._liveness.asked_if_gone(sandbox_id)
         if info is not None:
             order.seen.append(Seen(info))
+        if gone and info is not None and info.state is SandboxState.FAILED and not info.over:
+            return await self._ended(sandbox_id)
         return gone
+
+    async def _ended(self, sandbox_id: str) -> bool:
+        """End a failed sandbox whose container may come back, so that it is never there beside the next one."""
+        try:
+            await self._engine.delete_sandbox(sandbox_id)
+        except EngineError:
+            return False
+        self._liveness.note_over(sandbox_id)
+        return True
 
     async def _reopen(
         self, record: Record, order: Order, token: str, given_up: Sequence[int]
@@ -278,12 +289,19 @@ class Creator:
             matches += [
                 item
                 for item in listing.items
-                if item.state.live and all(item.metadata.get(key, "") == wanted[key] for key in keys)
+                if (item.state.live or item.state is SandboxState.FAILED)
+                and not item.over
+                and all(item.metadata.get(key, "") == wanted[key] for key in keys)
             ]
         return records.oldest([item for item in matches if await self._adoptable(item, digest, claim)])
 
     async def _adoptable(self, info: SandboxInfo, digest: str, claim: SandboxClaim) -> bool:
-        """What is remembered of a sandbox counts more than its labels, which others may have written."""
+        """What is remembered of a sandbox counts more than its labels, which others may have written.
+
+        Of a failed one it counts whether its daemon is there.
+        """
+        if info.state is SandboxState.FAILED and await self._liveness.refuses(info.id):
+            return False
         raw = await self._ownership.persist(lambda: self._store.get_sandbox(info.id))
         if raw is None:
             return True

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from service.messages import SandboxState
-from service.ports.engine import Engine, EngineError, NotReached, SandboxInfo, SandboxMissing
+from service.ports.engine import Engine, EngineError, NoAddress, NotReached, SandboxInfo, SandboxMissing
 
 T = TypeVar("T")
 
@@ -30,7 +30,10 @@ class Liveness:
         self._asleep = _Memory()
 
     async def gone(self, sandbox_id: str) -> bool:
-        """The engine says with certainty that the sandbox is gone. No certainty: False."""
+        """The sandbox is certainly gone: so says the engine, or it calls it failed and its daemon's port refuses.
+
+        No certainty: False.
+        """
         return (await self.asked_if_gone(sandbox_id))[0]
 
     async def asked_if_gone(self, sandbox_id: str) -> tuple[bool, SandboxInfo | None]:
@@ -40,13 +43,23 @@ class Liveness:
         info = None
         try:
             info = await self._engine.get_sandbox(sandbox_id)
-            over = info.state.over
+            over = info.over
+            if info.state is SandboxState.FAILED and not over:  # it may come back: asked each time
+                return await self.refuses(sandbox_id), info
         except SandboxMissing:
             over = True
         except EngineError:
             return False, None
         self._over.note(sandbox_id, over)
         return over, info
+
+    async def refuses(self, sandbox_id: str) -> bool:
+        """Nothing listens at the port of the sandbox's daemon. An answer, and silence: False."""
+        try:
+            await self._engine.ping(sandbox_id)
+        except EngineError as error:
+            return nobody_there(error)
+        return False
 
     async def asleep(self, sandbox_id: str) -> bool:
         """The engine says that the sandbox is paused. No certainty: False."""
@@ -85,6 +98,11 @@ class Liveness:
         """It was changed: the engine is asked again."""
         self._over.forget(sandbox_id)
         self._asleep.forget(sandbox_id)
+
+
+def nobody_there(error: EngineError) -> bool:
+    """A call said that nothing listens where the sandbox's daemon should be, or that it has no address at all."""
+    return isinstance(error, SandboxMissing | NoAddress) or (isinstance(error, NotReached) and error.refused)
 
 
 class _Memory:

@@ -25,6 +25,8 @@ from service.ports.engine import Engine, EngineError, NotReached, SandboxInfo, U
 from service.ports.store import Record, Store
 
 DEFAULT_WAIT_READY = 30
+PAUSE_SEEN = 5.0
+"""Seconds for which a pause that was taken is watched: the engine gives up what it can't do within 2 s."""
 PROBE = 4.0
 """Seconds for seeing whether a sandbox runs commands."""
 
@@ -190,7 +192,7 @@ class Sandboxes:
         return await self._switch(tenant, sandbox_id, pause=False)
 
     async def _switch(self, tenant: str, sandbox_id: str, *, pause: bool) -> Sandbox:
-        await self._access.known(tenant, sandbox_id)
+        record = await self._access.known(tenant, sandbox_id)
         try:
             await (self._engine.pause_sandbox if pause else self._engine.resume_sandbox)(sandbox_id)
         except EngineError as error:
@@ -200,10 +202,36 @@ class Sandboxes:
             if isinstance(error, Unclear | NotReached) or (await self._asked(sandbox_id)).state not in there:
                 raise refusal(error, sandbox_id=sandbox_id) from error
         self._liveness.forget(sandbox_id)
-        if not pause:
-            for job in await self._store.active_of(sandbox_id):  # its looks got rare while nothing answered
-                await self._store.next_look(job, after=0.0)
+        if pause:
+            return await self._shown(sandbox_id, record, await self._paused(sandbox_id))
+        for job in await self._store.active_of(sandbox_id):  # its looks got rare while nothing answered
+            await self._store.next_look(job, after=0.0)
         return await self.get(tenant, sandbox_id)
+
+    async def _paused(self, sandbox_id: str) -> SandboxInfo:
+        """The sandbox as it is once it is paused, or about to be.
+
+        Raises ``EngineRejected`` where the engine took the pause and does not carry it out: on Kubernetes it needs a
+        registry for snapshots, and without one the sandbox is pausing for a moment, then running.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PAUSE_SEEN
+        begun = False
+        while True:
+            info = await self._asked(sandbox_id)
+            late = loop.time() > deadline
+            if info.state not in (SandboxState.RUNNING, SandboxState.PAUSING):
+                return info
+            if info.state is SandboxState.RUNNING and (begun or late):
+                raise errors.EngineRejected(
+                    "The engine took the pause and did not carry it out: the sandbox runs. On Kubernetes a pause needs "
+                    "a registry for snapshots.",
+                    sandbox_id=sandbox_id,
+                )
+            if late:
+                return info
+            begun = begun or info.state is SandboxState.PAUSING
+            await asyncio.sleep(0.2)
 
     async def delete(self, tenant: str, sandbox_id: str) -> None:
         """Delete it, after recording what its jobs have written; again is fine."""

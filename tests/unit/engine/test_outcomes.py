@@ -15,6 +15,7 @@ from service.ports.engine import (
     Denied,
     EngineError,
     FileMissing,
+    NoAddress,
     NotReached,
     Refused,
     SandboxMissing,
@@ -86,7 +87,7 @@ ANSWERED: list[tuple[str, Exchange, type[EngineError] | None]] = [
     (
         "no address yet",
         answered(Call.ENDPOINT, L, 404, problem("KUBERNETES::POD_IP_NOT_AVAILABLE")),
-        SandboxNotReady,
+        NoAddress,
     ),
     ("no key", answered(Call.LIST, L, 401, problem("MISSING_API_KEY")), Denied),
     ("forbidden", answered(Call.LIST, L, 403, problem("X")), Denied),
