@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -88,7 +88,7 @@ class Calls:
 
     def sandbox(self, sandbox_id: str) -> Flow[Sandbox]:
         """``GET /v1/sandboxes/{id}``."""
-        return call(self.terms, self._get(sandbox_path(sandbox_id)), _sandbox_reader(sandbox_id))
+        return call(self.terms, self._get(sandbox_path(sandbox_id)), _reader(sandbox_id, Sandbox, "sandbox_id"))
 
     def sandboxes(
         self, *, metadata: Mapping[str, str] | None, states: list[str], page_size: int | None, token: str | None
@@ -113,7 +113,7 @@ class Calls:
         # Idempotent by nature; the key is there so that no hop takes it for a request that must not be
         # repeated.
         request = self._post(f"{sandbox_path(sandbox_id)}/{verb}", body, key=self.terms.new_id())
-        return call(self.terms, request, _sandbox_reader(sandbox_id))
+        return call(self.terms, request, _reader(sandbox_id, Sandbox, "sandbox_id"))
 
     def delete_sandbox(self, sandbox_id: str, *, seconds: float | None = None) -> Flow[None]:
         """``DELETE /v1/sandboxes/{id}``, within ``seconds`` or the client's own deadline."""
@@ -153,12 +153,12 @@ class Calls:
         if timeout is not None and "timeout" not in self.terms.unsupported:
             query["timeout"] = str(timeout)
         request = self._get(job_path(command_id), list(query.items()))
-        return call(self.terms, request, _job_reader(command_id, JobRead), of_job=True)
+        return call(self.terms, request, _reader(command_id, JobRead, "command_id"), of_job=True)
 
     def cancel(self, command_id: str) -> Flow[Job]:
         """``DELETE /v1/exec-jobs/{command_id}``."""
         request = Request("DELETE", job_path(command_id), self.terms.timeout)
-        return call(self.terms, request, _job_reader(command_id, Job), of_job=True)
+        return call(self.terms, request, _reader(command_id, Job, "command_id"), of_job=True)
 
     def jobs(
         self,
@@ -244,22 +244,14 @@ def _segment(value: str, field: str) -> str:
     return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
 
 
-def _sandbox_reader(sandbox_id: str) -> Any:
-    def read(answer: Answer) -> Sandbox:
-        sandbox = decoded(answer, Sandbox)
-        if sandbox.sandbox_id != sandbox_id:
-            raise Fault(unreadable(answer, f"the answer is about {sandbox.sandbox_id}"), transient=True)
-        return sandbox
+def _reader(id: str, kind: type[M], field: str) -> Callable[[Answer], M]:
+    """Reads an answer that must be about ``id``."""
 
-    return read
-
-
-def _job_reader(command_id: str, kind: type[Job]) -> Any:
-    def read(answer: Answer) -> Job:
-        job = decoded(answer, kind)
-        if job.command_id != command_id:
-            raise Fault(unreadable(answer, f"the answer is about job {job.command_id}"), transient=True)
-        return job
+    def read(answer: Answer) -> M:
+        message = decoded(answer, kind)
+        if (about := getattr(message, field)) != id:
+            raise Fault(unreadable(answer, f"the answer is about {about}"), transient=True)
+        return message
 
     return read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NoReturn, Self
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ from .following import Follower
 from .output import Sink
 from .results import JobRead, JobResult, result_of_job
 from .rules import Deadline
+
+M = TypeVar("M", Job, Sandbox)
 
 RUN_LIMIT = 60
 """Seconds: up to here ``run()`` is one exec, which holds its connection; above, a job."""
@@ -58,17 +60,45 @@ class ClientView(Unpickled):
         return self
 
 
-class JobView(Unpickled):
+class Handle(Unpickled, Generic[M]):
+    """What the handles of a sandbox and of a job have in common. ``info`` is the message with its state."""
+
+    def __init__(self, calls: Calls, id: str, info: M | None = None, *, replayed: bool = False) -> None:
+        self._calls = calls
+        self._id = id
+        self._info: M | None = info
+        self._replayed = replayed
+        self._idempotency_key: str | None = None
+
+    @property
+    def info(self) -> M | None:
+        """What it was when last seen; None if no request was made yet. A job's is kept up to date while it is
+        followed.
+        """
+        return self._info
+
+    @property
+    def replayed(self) -> bool:
+        """Made before, by an earlier request with the same key; by a lost try of this one, perhaps."""
+        return self._replayed
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key that it was made with; None for the handle of something that was only named."""
+        return self._idempotency_key
+
+    def __repr__(self) -> str:
+        state = self._info.state if self._info else "not seen yet"
+        return f"<{type(self).__name__} {printable(self._id)} {state}>"
+
+
+class JobView(Handle[Job]):
     """What is known of a job."""
 
     _elsewhere = "send its id, and take client.job(id) there"
 
     def __init__(self, calls: Calls, command_id: str, info: Job | None = None, *, replayed: bool = False) -> None:
-        self._calls = calls
-        self._id = command_id
-        self._info = info
-        self._replayed = replayed
-        self._idempotency_key: str | None = None
+        super().__init__(calls, command_id, info, replayed=replayed)
         self._logs_ok: bool | None = None
         self._output_complete = False
         self._skipped_bytes = 0
@@ -80,24 +110,9 @@ class JobView(Unpickled):
         return self._id
 
     @property
-    def info(self) -> Job | None:
-        """The job when last seen; None if no request was made yet. Kept up to date while it is followed."""
-        return self._info
-
-    @property
     def state(self) -> JobState | None:
         """The state when last seen; None if no request was made yet."""
         return self._info.state if self._info else None
-
-    @property
-    def replayed(self) -> bool:
-        """Submitted before, by an earlier request with the same key; by a lost try of this one, perhaps."""
-        return self._replayed
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """The key that it was submitted with; None for a handle from ``client.job()``."""
-        return self._idempotency_key
 
     @property
     def logs_ok(self) -> bool | None:
@@ -121,9 +136,6 @@ class JobView(Unpickled):
         The end is such a place too: from there, nothing more comes.
         """
         return self._cursor
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {printable(self._id)} {self.state or 'not seen yet'}>"
 
     def _note(self, read: JobRead, skipped_bytes: int) -> None:
         self._info = read.job
@@ -155,40 +167,15 @@ class JobView(Unpickled):
         return result.check() if check else result
 
 
-class SandboxView(Unpickled):
+class SandboxView(Handle[Sandbox]):
     """What is known of a sandbox."""
 
     _elsewhere = "send its id, and take client.sandbox(id) there"
-
-    def __init__(self, calls: Calls, sandbox_id: str, info: Sandbox | None = None, *, replayed: bool = False) -> None:
-        self._calls = calls
-        self._id = sandbox_id
-        self._info = info
-        self._replayed = replayed
-        self._idempotency_key: str | None = None
 
     @property
     def id(self) -> str:
         """The ``sandbox_id``."""
         return self._id
-
-    @property
-    def info(self) -> Sandbox | None:
-        """The sandbox when last seen; None if no request was made yet."""
-        return self._info
-
-    @property
-    def replayed(self) -> bool:
-        """Made before, by an earlier request with the same key; by a lost try of this one, perhaps."""
-        return self._replayed
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """The key that it was created with; None for a handle from ``client.sandbox()``."""
-        return self._idempotency_key
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {printable(self._id)} {self._info.state if self._info else 'not seen yet'}>"
 
     def _body(
         self,
