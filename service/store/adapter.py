@@ -43,7 +43,7 @@ class RedisStore(Transitions, Indexes, Slots):
         """What the server says of itself."""
         if self._link.server.memory:
             return StoreHealth(version="in the process", role="master")
-        info = _fields(await self._link.command("INFO"))
+        info = _fields(await self._link.parsed("INFO"))
         return StoreHealth(
             version=info.get("redis_version"),
             maxmemory_policy=info.get("maxmemory_policy"),
@@ -59,7 +59,7 @@ class RedisStore(Transitions, Indexes, Slots):
         if info.get("aof_enabled") == "1":
             return "aof"
         try:
-            saved = await self._link.command("CONFIG GET", "save")
+            saved = await self._link.parsed("CONFIG GET", "save")
         except StoreUnavailable:
             # Where CONFIG is closed to us, as in most managed servers.
             return None

@@ -18,6 +18,7 @@ from service.store.observing import PoolObserver
 from service.store.scripts import Args, Call
 from service.store.trouble import CAUGHT, kind_of, unavailable
 from service.store.urls import Server, close
+from service.store.wire import Wire
 
 CLOSED = "The store is closed."
 """What whoever still asks is told after ``close``."""
@@ -27,8 +28,7 @@ log = logging.getLogger(__name__)
 DEADLINE = 4.0
 """Seconds for one command, the wait for a connection included."""
 TOGETHER = 32
-"""Commands at most that go out as one write: those that are asked for in one turn of the event loop. With 64 in
-flight a `get` then costs 34 us of CPU instead of 94; one alone costs what it did."""
+"""Commands at most that go out as one write: those that are asked for in one turn of the event loop."""
 
 
 class _Ask:
@@ -84,11 +84,21 @@ class Link:
         self._waiting: deque[_Ask] = deque()
         self._flush_is_due = False
         self._serving: set[asyncio.Task[None]] = set()
+        self._wired = not (server.cluster or server.memory)
+        """Commands go over ``Wire``; else redis-py sends each."""
+        self._idle: list[Wire] = []
+        """The one that was used last is the next."""
+        self._address: object = None
+        """Of the server that was found last: where it is another, the former's connections are not used again."""
         self._closed = False
 
     async def command(self, *args: bytes | str | int) -> Any:
         """One command."""
         return await self._ask(args).reply
+
+    async def parsed(self, *args: str) -> Any:
+        """One command, its reply in the form that redis-py gives it."""
+        return await self._ask((), alone=lambda: self.client.execute_command(*args)).reply
 
     async def script(self, call: Call, *, acknowledge: bool = False) -> Any:
         """One script. ``acknowledge``: by as many Redis replicas as the adapter was told to wait for."""
@@ -109,6 +119,7 @@ class Link:
             _, late = await asyncio.wait(self._serving, timeout=DEADLINE)
             for task in late:
                 task.cancel()
+        self._close_idle()
         await close(self.client)
 
     def _ask(self, args: Args, otherwise: Args = (), *, alone: Callable[[], Awaitable[Any]] | None = None) -> _Ask:
@@ -140,7 +151,7 @@ class Link:
         self._observer.pool(self._limit - self._free, len(self._waiting))
 
     def _take(self) -> list[_Ask]:
-        most = 1 if self.server.cluster else TOGETHER
+        most = TOGETHER if self._wired else 1
         asks: list[_Ask] = []
         while self._waiting and len(asks) < most:
             if asks and self._waiting[0].alone:
@@ -192,17 +203,37 @@ class Link:
         if isinstance(self.client, RedisCluster):
             # Before it has the map, redis-py sends a script to any node.
             await self.client.initialize()
-        if len(asks) == 1:
+        if asks[0].alone or not self._wired:
             return [await self._send_one(asks[0])]
-        assert isinstance(self.client, Redis)
-        pipeline = self.client.pipeline(transaction=False)
-        for ask in asks:
-            pipeline.execute_command(*ask.args)
-        answers = await pipeline.execute(raise_on_error=False)
-        for index, ask in enumerate(asks):
-            if isinstance(answers[index], NoScriptError) and ask.otherwise:
-                answers[index] = await self.client.execute_command(*ask.otherwise)
+        wire = await self._wire()
+        try:
+            answers = await wire.ask([ask.args for ask in asks])
+            unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError) and asks[n].otherwise]
+            if unknown:
+                texts = await wire.ask([asks[n].otherwise for n in unknown])
+                for n, answer in zip(unknown, texts, strict=True):
+                    answers[n] = answer
+        except BaseException:
+            wire.close()
+            raise
+        self._idle.append(wire)
         return answers
+
+    async def _wire(self) -> Wire:
+        while self._idle:
+            wire = self._idle.pop()
+            if not wire.lost and wire.address == self._address:
+                return wire
+            wire.close()
+        assert isinstance(self.client, Redis)
+        made = await Wire.open(self.client.connection_pool)
+        self._address = made.address
+        return made
+
+    def _close_idle(self) -> None:
+        for wire in self._idle:
+            wire.close()
+        self._idle.clear()
 
     async def _send_one(self, ask: _Ask) -> Any:
         if ask.alone:
@@ -219,5 +250,6 @@ class Link:
 
     async def _forget_connections(self) -> None:
         """What answers as a replica was the master once: look it up anew."""
+        self._close_idle()
         if isinstance(self.client, Redis):
             await self.client.connection_pool.disconnect(inuse_connections=False)

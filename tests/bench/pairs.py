@@ -3,7 +3,8 @@
     python -m tests.bench.pairs job,poll before=../before now=.
 
 Each state is a checkout with an installation of its own in its `.venv`. Each gets a Redis, an engine and one replica;
-a round measures all of them, the next one in the other order. `ROUNDS` in the environment: how many (20).
+a round measures all of them, the next one in the other order. `ROUNDS` in the environment: how many (20). With
+`AT_ONE_TIME=1` a round measures all at the same time: of use for processor time, on a machine whose load changes.
 
 Read the medians of the ratios. Processor time (user and system, of the replica's process alone) moves little with what
 else the machine does, rates and waits move a lot.
@@ -11,13 +12,14 @@ else the machine does, rates and waits move a lot.
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,6 +162,7 @@ class Side:
         return found
 
 
+Work = Callable[[], Awaitable[Found]]
 USES: dict[str, Callable[[Side], Awaitable[Found]]] = {
     "job": Side.jobs,
     "exec": Side.execs,
@@ -173,6 +176,7 @@ BARE = {
     "replay": post("/v1/sandboxes", {"timeout": 7200}, Idempotency_Key="replayed"),
 }
 """What a bare handler is asked beside them: another row of the table."""
+AT_ONE_TIME = bool(os.environ.get("AT_ONE_TIME"))
 FIGURES = ("cpu_ms", "rate", "p50_ms")
 
 
@@ -241,17 +245,21 @@ async def measure(uses: list[str], trees: dict[str, Path], rounds: int, folder: 
         for use in uses:
             found: dict[str, list[Found]] = {}
             for number in range(rounds + 1):
-                for side in sides if number % 2 else reversed(sides):
-                    _note(found, side, number, await USES[use](side))
-                for side in bare if use in BARE else []:
-                    _note(found, side, number, await side.asked([BARE[use]]))
+                works: dict[str, Work] = {side.name: functools.partial(USES[use], side) for side in sides}
+                works |= {side.name: functools.partial(side.asked, [BARE[use]]) for side in bare if use in BARE}
+                for name, one in (await _round(works, number)).items():
+                    if number:  # the first warms up
+                        found.setdefault(name, []).append(one)
             show(use, found)
 
 
-def _note(found: dict[str, list[Found]], side: Side, number: int, one: Found) -> None:
-    """The first round warms up."""
-    if number:
-        found.setdefault(side.name, []).append(one)
+async def _round(works: Mapping[str, Work], number: int) -> dict[str, Found]:
+    """All of them, in turns or at once."""
+    if AT_ONE_TIME:
+        return dict(zip(works, await asyncio.gather(*(work() for work in works.values())), strict=True))
+    order = list(works) if number % 2 else list(works)[::-1]
+    found = {name: await works[name]() for name in order}
+    return {name: found[name] for name in works}
 
 
 def show(use: str, found: dict[str, list[Found]]) -> None:
