@@ -19,6 +19,8 @@ MAX_BODY = 1024 * 1024
 """Bytes of a request's body."""
 MAX_COMMAND = 96 * 1024
 """Bytes of a command in UTF-8: one shell argument holds 128 KiB with all that is around it."""
+STDIN_KEPT = 32 * 1024
+"""Bytes of a command's input that are kept beside its record; of a longer one its hash alone."""
 MAX_JOB_TIMEOUT = 14_400
 MAX_EXEC_TIMEOUT = 7_200
 MAX_CHUNK = 8 * 1024 * 1024
@@ -108,6 +110,10 @@ class Reason(StrEnum):
     """failed: the submission was lost on its way and can no longer start (voided)."""
     NO_FENCE = "no_fence"
     """failed: the sandbox could not hold the fence (a full disk), so nothing was run."""
+    STDIN_MISSING = "stdin_missing"
+    """failed: the file that the command was to read was not there, was no file, or not readable; nothing was run."""
+    STDERR_NOT_APART = "stderr_not_apart"
+    """failed: the sandbox could not keep stderr apart (it has no ``/proc``, or no room), so nothing was run."""
     CANCELLED_BEFORE_START = "cancelled_before_start"
     """cancelled: nothing was run."""
     OUTCOME_UNKNOWN = "outcome_unknown"
@@ -135,6 +141,7 @@ class Encoding(StrEnum):
     """RFC 4648 base64 of the bytes as they are."""
 
 
+Stream = Literal["stdout", "stderr"]
 Metadata = dict[str, str]
 Env = dict[str, str]
 
@@ -182,7 +189,21 @@ class SubmitJob(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     """``POST /v1/exec-jobs``."""
 
     sandbox_id: Annotated[str, Meta(min_length=1, max_length=128)]
-    command: Annotated[str, Meta(min_length=1)]
+    command: Annotated[str, Meta(min_length=1)] | None = None
+    """Run by the sandbox's shell. This or ``argv``."""
+    argv: Annotated[list[str], Meta(min_length=1)] | None = None
+    """A program and its arguments, run without a shell: found along ``PATH``, else exit code 127; 126 where it can't
+    be executed."""
+    stdin: str | None = None
+    """What the command reads, to its end; without it and ``stdin_path`` there is nothing to read."""
+    stdin_encoding: Encoding | None = None
+    """Of ``stdin``; text if not given."""
+    stdin_path: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """A file in the sandbox that the command reads: absolute, or relative to ``cwd``."""
+    user: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """Whose rights it has: a name of the sandbox, ``uid`` or ``uid:gid``; without it the daemon's."""
+    stderr: Literal["merged", "apart"] | None = None
+    """Whether its two outputs are one log, in order (the default), or two."""
     timeout: Annotated[int, Meta(ge=1, le=MAX_JOB_TIMEOUT)] | None = None
     cwd: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     env: Env | None = None
@@ -193,7 +214,19 @@ class Exec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     """``POST /v1/exec``."""
 
     sandbox_id: Annotated[str, Meta(min_length=1, max_length=128)]
-    command: Annotated[str, Meta(min_length=1)]
+    command: Annotated[str, Meta(min_length=1)] | None = None
+    """Run by the sandbox's shell. This or ``argv``."""
+    argv: Annotated[list[str], Meta(min_length=1)] | None = None
+    """A program and its arguments, run without a shell: found along ``PATH``, else exit code 127; 126 where it can't
+    be executed."""
+    stdin: str | None = None
+    """What the command reads, to its end; without it and ``stdin_path`` there is nothing to read."""
+    stdin_encoding: Encoding | None = None
+    """Of ``stdin``; text if not given."""
+    stdin_path: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """A file in the sandbox that the command reads: absolute, or relative to ``cwd``."""
+    user: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """Whose rights it has: a name of the sandbox, ``uid`` or ``uid:gid``; without it the daemon's."""
     timeout: Annotated[int, Meta(ge=1, le=MAX_EXEC_TIMEOUT)] | None = None
     cwd: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     env: Env | None = None
@@ -235,6 +268,8 @@ class Job(msgspec.Struct, kw_only=True):
     command: str = ""
     metadata: Metadata = {}
     timeout: int | None = None
+    streams: Literal["merged", "apart"] = "merged"
+    """Whether its two outputs are one log or two. Two logs of a job are read one at a time, with ``stream``."""
     submitted_at: str | None = None
     started_at: str | None = None
     finished_at: str | None = None
@@ -258,6 +293,8 @@ class JobOutput(Job, kw_only=True):
     """More output is there right now."""
     skipped_bytes: int = 0
     """Bytes before this chunk that are no longer kept."""
+    stream: Stream | None = None
+    """Whose output this is, where the streams are apart."""
 
 
 class ExecJobOutput(Job, kw_only=True):
@@ -305,6 +342,8 @@ class OutputEvent(msgspec.Struct, kw_only=True):
     encoding: Encoding = Encoding.UTF8
     replace: bool = False
     skipped_bytes: int = 0
+    stream: Stream | None = None
+    """Of a job whose streams are apart."""
 
 
 class ExecStart(msgspec.Struct, kw_only=True):

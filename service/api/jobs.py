@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from service.api.exchange import Call
-    from service.api.parameters import EventsQuery, JobQuery, JobsQuery, Nothing
+    from service.api.parameters import EventsQuery, JobQuery, JobsQuery, Nothing, OutputQuery
     from service.messages import SubmitJob
 
 
@@ -58,6 +58,7 @@ async def get(call: Call, query: JobQuery) -> ASGIApp:
         timeout=query.timeout or None,
         encoding=query.encoding,
         full=query.full,
+        stream=query.stream or None,
         share=call.share,
     )
     if not query.wait:
@@ -70,10 +71,11 @@ async def cancel(call: Call, _: Nothing) -> Response:
     return reply(await call.core.jobs.cancel(call.tenant, call.command_id), 202)
 
 
-async def output(call: Call, _: Nothing) -> ASGIApp:
-    """The raw bytes of a job's output, stdout and stderr merged."""
+async def output(call: Call, query: OutputQuery) -> ASGIApp:
+    """The raw bytes of a job's output, stdout and stderr merged, or of the one that `stream` names."""
     wanted = wanted_range(call.exchange.headers.get("range", []))
-    raw = await call.core.jobs.raw(call.tenant, call.command_id, range=wanted, share=call.share)
+    stream = query.stream or None
+    raw = await call.core.jobs.raw(call.tenant, call.command_id, range=wanted, stream=stream, share=call.share)
     return RawAnswer(call.caller, raw, head=call.exchange.method == "HEAD")
 
 
@@ -83,7 +85,12 @@ async def events(call: Call, query: EventsQuery) -> ASGIApp:
     if cursor is not None and call.core.jobs.is_end(cursor):
         return empty()
     call.exchange.waits("events")
-    stream = call.core.jobs.events(
-        call.tenant, call.command_id, cursor=cursor, encoding=query.encoding, share=call.share
+    events = call.core.jobs.events(
+        call.tenant,
+        call.command_id,
+        cursor=cursor,
+        encoding=query.encoding,
+        stream=query.stream or None,
+        share=call.share,
     )
-    return await EventStream.open(call, stream, lambda event: (event.kind, event.id, event.data), tell_trouble=False)
+    return await EventStream.open(call, events, lambda event: (event.kind, event.id, event.data), tell_trouble=False)

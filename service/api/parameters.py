@@ -19,11 +19,13 @@ from service.messages import (
     Encoding,
     JobState,
     SandboxState,
+    Stream,
 )
 
 PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items of one page.")]
 PageToken = Annotated[str, Meta(max_length=4096, description="`next_page_token` of the page before.")]
 Pairs = Annotated[list[str], Meta(description="`k=v`; all of them must match.")]
+OneStream = Annotated[Stream, Meta(description="Which stream, of a job that has them apart; required there.")]
 Cursor = Annotated[str, Meta(max_length=4096, description="`cursor` of the answer before; absent: from the start.")]
 
 
@@ -68,6 +70,7 @@ class JobQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = UNSET
     encoding: Encoding = Encoding.UTF8
     full: Annotated[bool, Meta(description="The whole command, not its beginning.")] = False
+    stream: OneStream | UnsetType = UNSET
 
 
 class EventsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,6 +78,15 @@ class EventsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cursor: Cursor | UnsetType = UNSET
     encoding: Encoding = Encoding.UTF8
+    stream: (
+        Annotated[Stream, Meta(description="One stream of a job that has them apart; absent: both.")] | UnsetType
+    ) = UNSET
+
+
+class OutputQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``GET /v1/exec-jobs/{command_id}/output``."""
+
+    stream: OneStream | UnsetType = UNSET
 
 
 Path = Annotated[

@@ -186,7 +186,7 @@ def _jobs() -> list[Endpoint[Any]]:
         Endpoint("GET", one, jobs.get, parameters.JobQuery, 200, output, JOB),
         Endpoint("DELETE", one, jobs.cancel, nothing, 202, messages.Job, JOB),
         Endpoint(
-            "GET", one + "/output", jobs.output, nothing, 200, None, (*JOB, errors.RangeNotSatisfiable),
+            "GET", one + "/output", jobs.output, parameters.OutputQuery, 200, None, (*JOB, errors.RangeNotSatisfiable),
             media="application/octet-stream", other_statuses=(206,), headers=("Range",),
         ),
         Endpoint(

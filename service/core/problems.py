@@ -5,6 +5,9 @@ from __future__ import annotations
 from service import errors
 from service.ports import engine as port
 
+NOT_PERMITTED = "operation not permitted"
+"""How execd's text ends where it may not start a command as another user (see ``CommandSpec``)."""
+
 
 def refusal(error: port.EngineError, *, sandbox_id: str | None = None) -> errors.OnceboxError:
     """The problem for a call that was not executed, or that only asked."""
@@ -35,6 +38,13 @@ def refusal(error: port.EngineError, *, sandbox_id: str | None = None) -> errors
             return errors.EngineUnavailable("The engine could not be reached.", sandbox_id=sandbox_id, retry_after=2)
         case _:
             return errors.EngineUnavailable("The engine did not answer.", sandbox_id=sandbox_id, retry_after=2)
+
+
+def not_started(error: port.EngineError, spec: port.CommandSpec, *, sandbox_id: str) -> errors.OnceboxError:
+    """The problem for a command that its daemon could not start."""
+    if spec.uid is not None and error.message.endswith(NOT_PERMITTED):
+        return errors.InvalidRequest.of("user", "can't be had: this sandbox's daemon may not switch users")
+    return refusal(error, sandbox_id=sandbox_id)
 
 
 def not_executed(error: port.EngineError) -> bool:

@@ -24,22 +24,29 @@ from service.ports.store import Record
 T = TypeVar("T")
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """The error of an attempt that was not executed, kept for those who waited."""
 
     code: str
     detail: str
     retry_after: float | None = None
+    fields: tuple[errors.FieldError, ...] = ()
 
     def exception(self, *, command_id: str | None = None, sandbox_id: str | None = None) -> errors.OnceboxError:
         """The exception to raise for it."""
         cls = errors.BY_CODE.get(self.code, errors.Internal)
-        return cls(self.detail, retry_after=self.retry_after, command_id=command_id, sandbox_id=sandbox_id)
+        return cls(
+            self.detail,
+            retry_after=self.retry_after,
+            errors=self.fields,
+            command_id=command_id,
+            sandbox_id=sandbox_id,
+        )
 
     @classmethod
     def of(cls, error: errors.OnceboxError) -> Failure:
         """What to keep of ``error``."""
-        return cls(error.code, error.detail, error.retry_after)
+        return cls(error.code, error.detail, error.retry_after, error.errors)
 
 
 class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -65,6 +72,10 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     engine_id: str | None = None
     log: str | None = None
     """The output file's path inside the sandbox."""
+    stdin: str | None = None
+    """Where the command's input was written, by the attempt that was sent or is to be sent."""
+    apart: bool = False
+    """A job's stderr is a log of its own; ``log``, ``end`` and ``size`` are those of its stdout."""
     state: JobState | None = None
     """The terminal state, once it stands."""
     exit_code: int | None = None
@@ -90,6 +101,9 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Bytes of output read and kept so far: the end of the kept output."""
     size: int = 0
     """Bytes of output known to exist."""
+    stderr_end: int = 0
+    stderr_size: int = 0
+    """The same of its stderr, where that is apart."""
     logs_ok: bool = True
     """The last read of the output succeeded."""
     ended_at: float | None = None
@@ -221,6 +235,7 @@ def job_fields(record: Record, body: JobBody, command: str | None = None) -> dic
         "command": body.command if command is None else command,
         "metadata": body.metadata,
         "timeout": body.timeout or None,
+        "streams": "apart" if body.apart or body.kind == "exec" else "merged",
         "submitted_at": rfc3339(body.submitted_at),
         "started_at": rfc3339(body.started_at),
         "finished_at": rfc3339(body.finished_at),

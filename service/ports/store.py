@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from service.core.model.states import ClaimState
+from service.messages import Stream
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,6 +201,7 @@ class Store(Protocol):
         *,
         body: bytes,
         append: Appended | None = None,
+        append_stderr: Appended | None = None,
         quiet: bool = False,
         look_in: float = 0.0,
     ) -> tuple[bool, Record | None]:
@@ -207,7 +209,8 @@ class Store(Protocol):
 
         ``append`` adds output in the same script: where ``append.offset`` is the end of what is kept it is joined on,
         else it takes its place (a gap). Of what is kept, at least the last ``record_output`` bytes stay and at most
-        twice as many. ``quiet``: no message (nothing a waiter needs to know). ``look_in``: seconds until the next look.
+        twice as many. ``append_stderr``: the same for the stderr of a job that has it apart. ``quiet``: no message
+        (nothing a waiter needs to know). ``look_in``: seconds until the next look.
         """
         ...
 
@@ -219,15 +222,17 @@ class Store(Protocol):
         body: bytes,
         ttl: float,
         append: Appended | None = None,
+        append_stderr: Appended | None = None,
         kept: bool = True,
+        kept_stderr: bool = False,
         streams: Mapping[str, bytes] | None = None,
         clean_in: float | None = None,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes the end of a job, at ``seen.revision`` and token: all of it, or nothing.
 
-        CLOSED trims what is kept to ``record_output``, compresses it, and lists it for the budget. ``kept``: output may
-        have been kept before. ``streams`` are those of an exec. ``clean_in`` seconds the chore ``fences`` is due for
-        the job (``"<id> <attempt>"``).
+        CLOSED trims what is kept to ``record_output``, compresses it, and lists it for the budget. ``kept`` and
+        ``kept_stderr``: output may have been kept before. ``streams`` are those of an exec. ``clean_in`` seconds the
+        chore ``fences`` is due for the job (``"<id> <attempt>"``).
         """
         ...
 
@@ -252,14 +257,16 @@ class Store(Protocol):
         """The request kept beside a claim, decompressed."""
         ...
 
-    async def output(self, id: str, start: int, end: int) -> Appended | None:
+    async def output(self, id: str, start: int, end: int, stream: Stream = "stdout") -> Appended | None:
         """Bytes ``[start, end)`` of the kept output, cut to what is kept; None where nothing of it is kept.
+
+        ``stream``: of a job that has its streams apart; "stdout" is any other's merged one.
 
         The result's ``offset`` may be greater than ``start`` (what came before is no longer kept).
         """
         ...
 
-    async def output_span(self, id: str) -> tuple[int, int] | None:
+    async def output_span(self, id: str, stream: Stream = "stdout") -> tuple[int, int] | None:
         """First and one past the last byte of the kept output; None where there is none."""
         ...
 

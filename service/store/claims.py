@@ -5,6 +5,7 @@ from typing import Any
 
 from service.core.model.states import ClaimState
 from service.errors import StoreUnavailable
+from service.messages import Stream
 from service.ports.store import Appended, Claimed, Record, Unreadable
 from service.store import keys, packing
 from service.store.base import Part, call, expiry_ms, ms
@@ -136,12 +137,13 @@ class Transitions(Kept, Part):
         *,
         body: bytes,
         append: Appended | None = None,
+        append_stderr: Appended | None = None,
         quiet: bool = False,
         look_in: float = 0.0,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes what it saw, and the output that it read."""
-        offset, data = ("", b"") if append is None else (append.offset, append.data)
-        what = (state.value, int(quiet), body, ms(look_in), offset, data, self._record_output)
+        news = (*_place_and_data(append), *_place_and_data(append_stderr))
+        what = (state.value, int(quiet), body, ms(look_in), *news, self._record_output)
         return await self._move("advance", seen.id, seen.token, seen.revision, *what)
 
     async def finish(
@@ -152,13 +154,19 @@ class Transitions(Kept, Part):
         body: bytes,
         ttl: float,
         append: Appended | None = None,
+        append_stderr: Appended | None = None,
         kept: bool = True,
+        kept_stderr: bool = False,
         streams: Mapping[str, bytes] | None = None,
         clean_in: float | None = None,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes the end."""
-        final = await self._final_output(seen.id, append, kept=kept) if state is ClaimState.CLOSED else b""
-        packed = b"" if streams is None else await packing.pack_streams(streams)
+        final = packed = b""
+        if state is ClaimState.CLOSED:
+            final = await self._final_output(seen.id, append, "stdout", kept=kept)
+            packed = await self._final_output(seen.id, append_stderr, "stderr", kept=kept_stderr)
+        if streams is not None:
+            packed = await packing.pack_streams(streams)
         left = ("", 0) if clean_in is None else (f"{seen.id} {seen.attempt}", ms(clean_in))
         more = (*keys.outputs(seen.id), keys.chores("fences", keys.shard(keys.sandbox_of(seen.id))))
         what = (state.value, expiry_ms(ttl), body, final, packed, ms(self._retention), *left, 0)
@@ -201,13 +209,13 @@ class Transitions(Kept, Part):
         unfinished = 0 if keys.is_job(id) else ms(self._retention + _UNFINISHED)
         return call(name, (*keys.of_claim(id), *lists, *more), id, *args, unfinished)
 
-    async def _final_output(self, id: str, append: Appended | None, *, kept: bool) -> bytes:
+    async def _final_output(self, id: str, append: Appended | None, stream: Stream, *, kept: bool) -> bytes:
         """What is kept, with ``append``, in its last form. ``kept``: there may be something.
 
         Read before the closing script, which compares the revision: nothing can have been added in between,
         since everything that adds raises it.
         """
-        found = await self._slice(id, 0, _EVERYTHING) if kept else None
+        found = await self._slice(id, 0, _EVERYTHING, stream) if kept else None
         if found is None and append is None:
             return b""
         offset, data = (found.offset, found.data) if found is not None else (0, b"")
@@ -220,6 +228,10 @@ class Transitions(Kept, Part):
         if outcome == _UNREADABLE:
             raise unreadable(id)
         return outcome == _DONE, None if raw is None else parse(id, raw, self._told(now))
+
+
+def _place_and_data(append: Appended | None) -> tuple[str | int, bytes]:
+    return ("", b"") if append is None else (append.offset, append.data)
 
 
 def _parsed(id: str, raw: bytes | None, now: int) -> Record | Unreadable | None:

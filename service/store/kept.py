@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from service.messages import Stream
 from service.ports.store import Appended
 from service.store import keys, packing
 from service.store.base import Part, call, expiry_ms, ms, texts
@@ -18,23 +19,23 @@ class Kept(Part):
         packed: bytes | None = await self._link.command("GET", keys.request(id))
         return None if packed is None else packing.unpack(packed)
 
-    async def output(self, id: str, start: int, end: int) -> Appended | None:
+    async def output(self, id: str, start: int, end: int, stream: Stream = "stdout") -> Appended | None:
         """Bytes ``[start, end)`` of the kept output, cut to what is kept."""
-        kept = await self._slice(id, start, end)
+        kept = await self._slice(id, start, end, stream)
         if kept is None:
             return None
         first = min(max(start, kept.offset), kept.offset + len(kept.data))
         last = max(first, end)
         return Appended(first, kept.data[first - kept.offset : last - kept.offset])
 
-    async def output_span(self, id: str) -> tuple[int, int] | None:
+    async def output_span(self, id: str, stream: Stream = "stdout") -> tuple[int, int] | None:
         """First and one past the last byte of the kept output."""
-        kind, *rest = await self._link.script(call("output", (keys.output(id),), 0, 0))
+        kind, *rest = await self._link.script(call("output", (keys.log(id, stream),), 0, 0))
         return None if kind is None else (int(rest[0]), int(rest[1]))
 
-    async def _slice(self, id: str, start: int, end: int) -> Appended | None:
+    async def _slice(self, id: str, start: int, end: int, stream: Stream) -> Appended | None:
         """At least the bytes ``[start, end)`` of what is kept, as far as they are."""
-        kind, *rest = await self._link.script(call("output", (keys.output(id),), start, end))
+        kind, *rest = await self._link.script(call("output", (keys.log(id, stream),), start, end))
         if kind is None:
             return None
         first, last, offset, data = rest

@@ -51,8 +51,13 @@ def request(id: str) -> str:
 
 
 def streams(id: str) -> str:
-    """The named outputs of an exec."""
+    """The named outputs of an exec, or the stderr of a job that has it apart."""
     return _beside(id, "streams")
+
+
+def log(id: str, stream: str) -> str:
+    """One of a job's logs."""
+    return streams(id) if stream == "stderr" else output(id)
 
 
 def of_claim(id: str) -> tuple[str, ...]:

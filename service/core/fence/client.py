@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from service.core.fence import protocol, startup
-from service.core.fence.protocol import Boot, End, Fence, Look, Ready, Voided
+from service.core.fence.protocol import MERGED, Boot, End, Fence, Look, Ready, Streams, Voided
 from service.core.model import identity
 from service.ports.engine import Engine, FileMissing, Unclear
 
@@ -121,6 +121,8 @@ class Fences:
         boot: str | None,
         timeout: int,
         inherited: Mapping[str, str],
+        words: bool = False,
+        streams: Streams = MERGED,
     ) -> tuple[str, dict[str, str]]:
         """The text and the environment to send to execd. ``inherited``: the daemon's startup variables."""
         return protocol.wrapper(
@@ -132,7 +134,15 @@ class Fences:
             boot=boot,
             timeout=timeout,
             inherited=inherited,
+            words=words,
+            streams=streams,
         )
+
+    async def write_input(self, sandbox_id: str, data: bytes) -> str:
+        """Write what a command is to read into a new file, for every user of the sandbox; its path."""
+        path = protocol.input_path(self._directory, identity.random_token())
+        await self._engine.upload(sandbox_id, path, data, length=len(data), mode=0o444)
+        return path
 
     async def read(self, sandbox_id: str, token: str) -> Fence | None:
         """The fence; None where there is none."""

@@ -21,6 +21,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     body: JobBody
     append: Appended | None = None
     """Output to keep."""
+    append_stderr: Appended | None = None
+    """The same of a stderr that is apart."""
     streams: Mapping[str, bytes] | None = None
     """Those of an exec."""
     notify: bool = True
@@ -56,6 +58,21 @@ def cancelled(body: JobBody) -> JobBody:
 def failed(body: JobBody, reason: Reason, failure: Failure) -> JobBody:
     """Not executed; ``failure`` is kept for those who waited."""
     return msgspec.structs.replace(body, failure=failure, reason=reason)
+
+
+_NOT_BEGUN = {
+    Reason.NO_FENCE: "The sandbox could not hold the fence (is its disk full, or its directory closed to this user?)",
+    Reason.STDIN_MISSING: "What the command was to read was not there, was no file, or is not for this user to read",
+    Reason.STDERR_NOT_APART: "The sandbox could not keep stderr apart (it has no /proc, or no room for the file)",
+}
+
+
+def not_begun(body: JobBody, reason: Reason) -> JobBody:
+    """Not executed, since the wrapper could not open what it has to open first."""
+    detail = f"{_NOT_BEGUN[reason]}; nothing was run."
+    if reason is Reason.NO_FENCE:
+        return unavailable(body, reason, detail, retry_after=5)
+    return failed(body, reason, Failure("ENGINE_REJECTED", detail))
 
 
 def unavailable(body: JobBody, reason: Reason, detail: str, *, retry_after: float = 1) -> JobBody:

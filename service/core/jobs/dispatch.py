@@ -15,6 +15,7 @@ from service.core import records
 from service.core.claims import failpoints
 from service.core.claims.ownership import Ownership
 from service.core.fence.client import Fences
+from service.core.fence.protocol import Streams
 from service.core.jobs import decisions
 from service.core.jobs.foreground import Foreground, Listener
 from service.core.jobs.ledger import Ledger
@@ -23,7 +24,7 @@ from service.core.jobs.prepare import Preparation, Prepared
 from service.core.limits.quotas import Quotas
 from service.core.model import identity
 from service.core.model.states import ClaimState
-from service.core.problems import not_executed
+from service.core.problems import not_executed, not_started
 from service.core.records import JobBody, SandboxRecord
 from service.core.sandboxes.expiry import Expiry, enough
 from service.core.telemetry import Telemetry
@@ -68,6 +69,7 @@ class Dispatcher:
         submission: Submission,
         listener: Listener,
         *,
+        stdin: bytes | None = None,
         reading: Awaitable[Prepared] | None = None,
         known: SandboxRecord | None = None,
         sent: list[Record] | None = None,
@@ -75,10 +77,12 @@ class Dispatcher:
         """Send the command once, and settle how that went; ``mine`` is claimed, or dispatched by that very write.
 
         ``reading`` was done before the claim was made, and a slot was taken. ``known``: the sandbox, as it was then.
+        ``stdin``: all that the command is to read, where the request is at hand.
         ``sent`` gets ``mine`` as soon as the command may have left. What order matters in:
 
         1. The boot mark is read, and a slot taken, before the claim says "dispatched".
-        2. The run of another request that Redis forgot is followed, and nothing is sent.
+        2. The run of another request that Redis forgot is followed, and nothing is sent. What the command is to read
+           is written before the claim says "dispatched".
         3. The claim says "dispatched", with the mark, before anything is sent; a cancel that came first stops it.
         4. What the engine said is settled; where it said nothing that counts, the claim is unknown.
         """
@@ -87,8 +91,10 @@ class Dispatcher:
             if reading is not None:
                 prepared = await reading
             else:
-                prepared = await self._preparation.prepare(mine.id, mine.attempt, body)
+                prepared = await self._preparation.prepare(mine.id, mine.attempt, body, submission.user)
                 await self._quotas.take_job(body.tenant, mine.id)
+            if mine.state is ClaimState.CLAIMED and prepared.earlier is None:
+                body = await self._preparation.feed(body, submission, stdin)
         except EngineError as error:
             return await self._refuse(mine, body, await self._preparation.why(error, body.sandbox_id))
         except errors.OnceboxError as error:
@@ -138,8 +144,15 @@ class Dispatcher:
             boot=prepared.mark,
             timeout=body.timeout,
             inherited=prepared.around.startup,
+            words=submission.words,
+            streams=Streams(stdin=body.stdin or submission.stdin_path, apart=body.apart),
         )
-        return CommandSpec(command=text, timeout=body.timeout, cwd=submission.cwd, env=env)
+        spec = CommandSpec(command=text, timeout=body.timeout, cwd=submission.cwd, env=env)
+        if prepared.user is None:
+            return spec
+        return msgspec.structs.replace(
+            spec, uid=prepared.user.uid, gid=prepared.user.gid, env={"HOME": prepared.home or "/", **env}
+        )
 
     async def _send(self, mine: Record, body: JobBody, spec: CommandSpec, listener: Listener) -> Record | None:
         try:
@@ -149,9 +162,11 @@ class Dispatcher:
             return await self._ledger.accept(mine, body, engine_id)
         except EngineError as error:
             await failpoints.reach(failpoints.AFTER_DISPATCH)
+            if isinstance(error, StartFailed):
+                why = not_started(error, spec, sandbox_id=body.sandbox_id)
+                return await self._refuse(mine, body, why, started=True)
             if not_executed(error):
-                why = await self._preparation.why(error, body.sandbox_id)
-                return await self._refuse(mine, body, why, started=isinstance(error, StartFailed))
+                return await self._refuse(mine, body, await self._preparation.why(error, body.sandbox_id))
             self._telemetry.unknown("exec" if body.kind == "exec" else "job")
             return await self._ledger.settle(mine, ClaimState.UNKNOWN, body)
 

@@ -23,7 +23,7 @@ from service.core.jobs.ledger import Ledger
 from service.core.jobs.pacing import Pace
 from service.core.model.answers import ExecEvent
 from service.core.model.states import ClaimState
-from service.core.problems import refusal
+from service.core.problems import not_started
 from service.core.records import JobBody
 from service.core.telemetry import Hop, Telemetry
 from service.messages import ExecText, JobState, Reason
@@ -174,7 +174,7 @@ class Foreground:
         except StartFailed as error:
             if record is None:
                 raise
-            failure = records.Failure.of(refusal(error, sandbox_id=body.sandbox_id))
+            failure = records.Failure.of(not_started(error, spec, sandbox_id=body.sandbox_id))
             failed = decisions.failed(records.job_body(record), Reason.START_FAILED, failure)
             return await self._ledger.apply(record, Change(state=ClaimState.REFUSED, body=failed))
         except EngineError as error:

@@ -122,19 +122,22 @@ class Ledger:
             change.state,
             body=records.encode(body),
             append=change.append,
+            append_stderr=change.append_stderr,
             quiet=not change.notify,
             look_in=pacing.next_poll(seen, change.state, body),
         )
 
     async def _finish(self, seen: Record, change: Change, body: JobBody) -> tuple[bool, Record | None]:
-        fences = change.state is ClaimState.CLOSED and body.fenced
+        fences, before = change.state is ClaimState.CLOSED and body.fenced, records.job_body(seen)
         return await self._store.finish(
             seen,
             change.state,
             body=records.encode(body),
             ttl=self._retention,
             append=change.append,
-            kept=records.job_body(seen).end > 0,
+            append_stderr=change.append_stderr,
+            kept=before.end > 0,
+            kept_stderr=before.stderr_end > 0,
             streams=change.streams,
             clean_in=self._retention + CLEAN_MARGIN if fences else None,
         )

@@ -5,6 +5,7 @@ Whoever polls (a poller, a long poll, a GET) does the same.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import msgspec
@@ -32,7 +33,7 @@ from service.ports.engine import (
     FileMissing,
     SandboxMissing,
 )
-from service.ports.store import Appended, Record
+from service.ports.store import Record
 
 UNKNOWN_YET = 5.0
 """Seconds after the dispatch in which execd may not know an id that it has announced."""
@@ -107,13 +108,21 @@ class Observer:
         return await self._running_job(record, body, thorough=thorough)
 
     async def _running_job(self, record: Record, body: JobBody, *, thorough: bool) -> Change:
-        reading = await output.read_news(self._engine, body, keep=self._keep, over=thorough)
-        news = reading.append is not None or reading.size > body.size
-        body = msgspec.structs.replace(_with(body, reading), looks=0 if news else body.looks + 1)
-        return _running(record, body, notify=news, append=reading.append)
+        read = await self._news(body, over=thorough)
+        news = any(each.append is not None for each in read) or _sizes(_with(body, read)) > _sizes(body)
+        body = msgspec.structs.replace(_with(body, read), looks=0 if news else body.looks + 1)
+        return _running(record, body, read, notify=news)
+
+    async def _news(self, body: JobBody, *, over: bool) -> list[Reading]:
+        """What is new in the job's log; where its streams are apart, of its stdout and of its stderr."""
+        logs = [output.of_stream(self._engine, body, stream) for stream in output.streams_of(body)]
+        self._pace.charge(len(logs) - 1)
+        return await asyncio.gather(
+            *(output.read_news(self._engine, each, keep=self._keep, over=over) for each in logs)
+        )
 
     async def _running_exec(self, record: Record, body: JobBody, *, thorough: bool) -> Change:
-        change = _running(record, msgspec.structs.replace(body, looks=body.looks + 1), notify=False)
+        change = _running(record, msgspec.structs.replace(body, looks=body.looks + 1), [], notify=False)
         if thorough:
             with contextlib.suppress(EngineError):
                 read = await self._streams(body)
@@ -197,13 +206,13 @@ class Observer:
         ended = msgspec.structs.replace(body, state=ending.state, exit_code=ending.exit_code, reason=ending.reason)
         if body.kind == "exec":
             return await self._drain_exec(record, ended)
-        reading = await output.read_news(self._engine, ended, keep=self._keep, over=True)
-        self._pace.charge(reading.reads - 1)
-        ended = _with(ended, reading)
-        if reading.drained or reading.lost or _drained_long_enough(record, ended):
-            ended = msgspec.structs.replace(ended, output_complete=reading.drained)
-            return Change(state=ClaimState.CLOSED, body=ended, append=reading.append)
-        return Change(state=ClaimState.ENDED, body=ended, append=reading.append)
+        read = await self._news(ended, over=True)
+        self._pace.charge(sum(each.reads - 1 for each in read))
+        ended = _with(ended, read)
+        if all(each.drained or each.lost for each in read) or _drained_long_enough(record, ended):
+            ended = msgspec.structs.replace(ended, output_complete=all(each.drained for each in read))
+            return _change(ClaimState.CLOSED, ended, read)
+        return _change(ClaimState.ENDED, ended, read)
 
     async def _drain_exec(self, record: Record, body: JobBody) -> Change:
         try:
@@ -219,10 +228,15 @@ class Observer:
         return await output.read_streams(self._engine, body, keep=self._keep)
 
 
-def _running(record: Record, body: JobBody, *, notify: bool, append: Appended | None = None) -> Change:
+def _running(record: Record, body: JobBody, read: list[Reading], *, notify: bool) -> Change:
     """It runs: a command that was accepted is confirmed by this very write."""
-    notify = notify or record.state is not ClaimState.RUNNING
-    return Change(state=ClaimState.RUNNING, body=body, append=append, notify=notify)
+    return _change(ClaimState.RUNNING, body, read, notify=notify or record.state is not ClaimState.RUNNING)
+
+
+def _change(state: ClaimState, body: JobBody, read: list[Reading], *, notify: bool = True) -> Change:
+    """With what was read of the log, or of stdout and stderr."""
+    append, append_stderr, *_ = [*(each.append for each in read), None, None]
+    return Change(state=state, body=body, append=append, append_stderr=append_stderr, notify=notify)
 
 
 def _drained_long_enough(record: Record, body: JobBody) -> bool:
@@ -240,8 +254,18 @@ def learnt(body: JobBody, found: Fence | None) -> JobBody:
         engine_id=body.engine_id or outcome.engine_id_of(log),
         timeout=body.timeout or found.timeout or 0,
         fingerprint=body.fingerprint or found.fingerprint or "",
+        apart=body.apart or found.apart,
     )
 
 
-def _with(body: JobBody, reading: Reading) -> JobBody:
-    return msgspec.structs.replace(body, end=reading.end, size=reading.size, logs_ok=reading.ok)
+def _with(body: JobBody, read: list[Reading]) -> JobBody:
+    """With the places that were read up to."""
+    first = read[0]
+    body = msgspec.structs.replace(body, end=first.end, size=first.size, logs_ok=all(each.ok for each in read))
+    if len(read) == 1:
+        return body
+    return msgspec.structs.replace(body, stderr_end=read[1].end, stderr_size=read[1].size)
+
+
+def _sizes(body: JobBody) -> int:
+    return body.size + body.stderr_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 
 import msgspec
 
@@ -10,8 +11,9 @@ from service import errors
 from service.core.fence.protocol import reserved
 from service.core.model import identity, validation
 from service.core.records import JobBody, SandboxRecord
+from service.core.sandboxes import users
 from service.core.sandboxes.access import Access
-from service.messages import COMMAND_SHOWN, Exec, SubmitJob
+from service.messages import COMMAND_SHOWN, STDIN_KEPT, Exec, SubmitJob
 from service.ports.store import Record, Store
 
 JOB_TIMEOUT, EXEC_TIMEOUT = 3600, 60
@@ -22,8 +24,22 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What is sent: kept beside the claim, so that any replica can send the next attempt past a void."""
 
     command: str
+    words: bool = False
+    """``command`` is a program and its arguments, quoted: no shell is to run it."""
     cwd: str | None = None
     env: dict[str, str] = {}
+    user: str | None = None
+    stdin_path: str | None = None
+    stdin: bytes | None = None
+    """What it is to read, up to ``STDIN_KEPT`` bytes."""
+    stdin_hash: str | None = None
+    """The sha256 of all that it is to read."""
+    apart: bool = False
+
+    @property
+    def fed(self) -> bool:
+        """Its input is to be written into its sandbox first."""
+        return self.stdin_hash is not None
 
 
 _submissions = msgspec.json.Decoder(Submission)
@@ -42,6 +58,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     keyed: bool
     """The caller sent the key: an earlier submission of it may have left a fence."""
     submission: Submission
+    stdin: bytes | None
+    """All that the command is to read."""
     body: JobBody
     sandbox: SandboxRecord
     seen: Record | None
@@ -68,12 +86,11 @@ class Orders:
         """Check a request, and that its sandbox is this tenant's. Raises ``InvalidRequest``, ``SandboxNotFound``."""
         kind = "exec" if isinstance(request, Exec) else "job"
         labels = validation.metadata(request.metadata) if isinstance(request, SubmitJob) else {}
-        submission = Submission(
-            command=validation.command(request.command),
-            cwd=validation.path("cwd", request.cwd),
-            env=validation.env(request.env, reserved=reserved),
-        )
+        stdin = validation.stdin(request.stdin, request.stdin_encoding, request.stdin_path)
+        submission = _submission(request, stdin)
         meaning = {**msgspec.to_builtins(request), "kind": kind}
+        if stdin is not None:  # what it says, however it was encoded
+            meaning |= {"stdin": hashlib.sha256(stdin).hexdigest(), "stdin_encoding": None}
         if meaning.get("metadata") is not None:
             meaning["metadata"] = labels
         known_key = key or identity.MadeKey(identity.random_token())
@@ -86,6 +103,7 @@ class Orders:
             command=submission.command[:COMMAND_SHOWN],
             timeout=request.timeout or (EXEC_TIMEOUT if kind == "exec" else JOB_TIMEOUT),
             metadata=labels,
+            apart=submission.apart,
             submitted_at=await self._store.now() / 1000,
         )
         command_id = identity.command_id(request.sandbox_id, identity.job_ref(digest))
@@ -101,10 +119,29 @@ class Orders:
             key=known_key,
             keyed=keyed,
             submission=submission,
+            stdin=stdin,
             body=body,
             sandbox=sandbox,
             seen=seen,
         )
+
+
+def _submission(request: SubmitJob | Exec, stdin: bytes | None) -> Submission:
+    """What is to be sent for a request. Raises ``InvalidRequest``, ``PayloadTooLarge``."""
+    if request.user is not None:
+        users.parse(request.user)
+    fed = stdin or None  # nothing to read is what every command has without an input
+    return Submission(
+        command=validation.command(request.command, request.argv),
+        words=request.argv is not None,
+        cwd=validation.path("cwd", request.cwd),
+        env=validation.env(request.env, reserved=reserved),
+        user=request.user,
+        stdin_path=validation.path("stdin_path", request.stdin_path),
+        stdin=fed if fed is not None and len(fed) <= STDIN_KEPT else None,
+        stdin_hash=None if fed is None else hashlib.sha256(fed).hexdigest(),
+        apart=isinstance(request, SubmitJob) and request.stderr == "apart",
+    )
 
 
 async def _nothing() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from service.core.fence import protocol
 from service.core.jobs import outcome
 from service.core.records import JobBody
+from service.messages import Stream
 from service.ports.engine import Engine, EngineError, FileMissing, FileRange
 from service.ports.store import Appended
 
@@ -34,6 +36,20 @@ def log_path(engine: Engine, body: JobBody) -> str | None:
     if body.log is not None:
         return body.log
     return engine.output_path(body.engine_id) if body.engine_id else None
+
+
+def streams_of(body: JobBody) -> tuple[Stream, ...]:
+    """The logs of a job. A merged one counts as stdout."""
+    return ("stdout", "stderr") if body.apart else ("stdout",)
+
+
+def of_stream(engine: Engine, body: JobBody, stream: Stream) -> JobBody:
+    """The job as if this stream were its one log."""
+    if stream == "stdout":
+        return body
+    beside = log_path(engine, body)
+    log = None if beside is None else protocol.stderr_beside(beside)
+    return msgspec.structs.replace(body, log=log, end=body.stderr_end, size=body.stderr_size)
 
 
 async def read_range(engine: Engine, body: JobBody, offset: int, length: int) -> FileRange:

@@ -145,12 +145,15 @@ class Polls:
         submission: Submission,
         listener: Listener,
         *,
+        stdin: bytes | None = None,
         reading: asyncio.Task[Prepared] | None = None,
         known: SandboxRecord | None = None,
         sent: list[Record] | None = None,
     ) -> Record | None:
         """The owner's work: send an attempt, see ``Dispatcher.attempt``, and poll it as soon as there may be news."""
-        record = await self._dispatcher.attempt(mine, submission, listener, reading=reading, known=known, sent=sent)
+        record = await self._dispatcher.attempt(
+            mine, submission, listener, stdin=stdin, reading=reading, known=known, sent=sent
+        )
         if record is None or not record.state.active or record.state.pending:
             return record
         if record.state is ClaimState.UNKNOWN:

@@ -8,12 +8,21 @@ import msgspec
 
 from service import errors
 from service.core.fence.client import Fences, Surroundings
+from service.core.jobs.orders import Submission
 from service.core.jobs.restore import Restorer
 from service.core.model import identity
 from service.core.problems import refusal
 from service.core.records import JobBody
+from service.core.sandboxes import users
+from service.core.sandboxes.users import User
 from service.messages import SandboxState
-from service.ports.engine import Engine, EngineError, SandboxInfo, SandboxMissing
+from service.ports.engine import (
+    Engine,
+    EngineError,
+    FileSystemError,
+    SandboxInfo,
+    SandboxMissing,
+)
 
 SLOW_SANDBOX = 2.0
 """Seconds after which a sandbox that does not answer is asked about at the lifecycle server."""
@@ -25,6 +34,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     around: Surroundings
     earlier: JobBody | None = None
     """The run of another request with this key, where Redis forgot it and its fence stands."""
+    user: User | None = None
+    home: str | None = None
+    """Whose rights the command has, where it names a user, and the ``HOME`` that goes with them."""
 
     @property
     def mark(self) -> str | None:
@@ -40,17 +52,38 @@ class Preparation:
         self._fences = fences
         self._restorer = restorer
 
-    async def prepare(self, id: str, attempt: int, body: JobBody, *, first: bool = False) -> Prepared:
-        """The attempt's surroundings; meanwhile, unless it is the first of its key, the fence of an earlier request.
+    async def prepare(self, id: str, attempt: int, body: JobBody, user: str | None, *, first: bool = False) -> Prepared:
+        """The attempt's surroundings; meanwhile who its ``user`` is, and, unless it is the first of its key, the fence
+        of an earlier request.
 
-        Raises ``EngineError``, ``SandboxNotRunning``.
+        Raises ``EngineError``, ``SandboxNotRunning``, ``InvalidRequest`` where the sandbox has no such user.
         """
-        if first:
-            return Prepared(around=await self._surroundings(body.sandbox_id))
-        around, earlier = await asyncio.gather(
-            self._surroundings(body.sandbox_id), self._earlier(identity.token_of(id, attempt), body)
+        around, earlier, account = await asyncio.gather(
+            self._surroundings(body.sandbox_id),
+            _nothing() if first else self._earlier(identity.token_of(id, attempt), body),
+            _nothing() if user is None else users.account(self._engine, body.sandbox_id, user),
         )
-        return Prepared(around=around, earlier=earlier)
+        who, home = account or (None, None)
+        return Prepared(around=around, earlier=earlier, user=who, home=home)
+
+    async def feed(self, body: JobBody, submission: Submission, stdin: bytes | None) -> JobBody:
+        """Write what the command is to read into its sandbox, before anything can be sent; the body that says where.
+
+        ``stdin``: all of it, where the request is at hand. Else the next attempt has what is kept of it, or the file
+        that the attempt before it has left. Raises ``EngineError``, ``EngineUnavailable``.
+        """
+        data = stdin or submission.stdin
+        if not submission.fed or data is None:
+            return body
+        try:
+            path = await self._fences.write_input(body.sandbox_id, data)
+        except FileSystemError as error:
+            raise errors.EngineUnavailable(
+                f"The sandbox could not hold what the command is to read ({error.message}); nothing was run.",
+                sandbox_id=body.sandbox_id,
+                retry_after=5,
+            ) from error
+        return msgspec.structs.replace(body, stdin=path)
 
     async def _earlier(self, token: str, body: JobBody) -> JobBody | None:
         found = await self._fences.read(body.sandbox_id, token)
@@ -96,3 +129,7 @@ def _not_now(info: SandboxInfo) -> errors.OnceboxError | None:
         told = f"The sandbox is {info.state.value}: its daemon does not answer, and may come back."
         return errors.EngineUnavailable(told, sandbox_id=info.id, retry_after=5)
     return errors.SandboxNotRunning(f"The sandbox is {info.state.value}.", sandbox_id=info.id, retry_after=5)
+
+
+async def _nothing() -> None:
+    return None

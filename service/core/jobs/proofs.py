@@ -7,6 +7,7 @@ more, since a job can print one. The question is answered by the fence and the l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -52,17 +53,23 @@ def unproven(body: JobBody) -> bool:
     return body.engine_id is not None and body.log is None and not body.by_fence
 
 
-def doubt(code: int | None, printed: bytes, token: str, *, whole: bool) -> Literal["no_fence", "doubtful"] | None:
+Doubt = Literal["no_fence", "stdin_missing", "stderr_not_apart", "doubtful"]
+_WORDS: Mapping[str, Doubt] = {"none": "no_fence", "input": "stdin_missing", "apart": "stderr_not_apart"}
+"""What a wrapper says that could not even begin -> what it means."""
+
+
+def doubt(code: int | None, printed: bytes, token: str, *, whole: bool) -> Doubt | None:
     """Whether a command that is over, and that its fence does not name, may have run nothing.
 
     ``printed`` is the beginning and the end of its output, ``whole`` where that is all of it. A warning of the shell
     may stand before the marker, so it counts anywhere; one that could not be written shows by the exit code.
-    ``no_fence``: by code and output, the wrapper's own word that no fence could be made.
+    All but ``doubtful``: by code and output, the wrapper's own word that no fence could be made, or that what it was to
+    open could not be opened.
     """
     if code == NOTHING_RAN and whole:
         marker = protocol.parse_marker(printed, token)
-        if marker is not None and marker.met == "none":
-            return "no_fence"
+        if marker is not None and marker.met in _WORDS:
+            return _WORDS[marker.met]
     return "doubtful" if code == NOTHING_RAN or protocol.names_marker(printed, token) else None
 
 

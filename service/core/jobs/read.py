@@ -21,6 +21,7 @@ from service.core.model.cursors import PIECE
 from service.core.model.states import ClaimState
 from service.core.records import JobBody
 from service.core.sandboxes.liveness import Liveness
+from service.messages import Stream
 from service.ports.engine import Engine, EngineError, FileMissing, SandboxMissing
 from service.ports.store import Record, Store
 
@@ -67,7 +68,7 @@ class Reader:
         self._liveness = liveness
         self._tasks = tasks
         self._most = most
-        self._under_way: dict[tuple[str, int, int, int], _Reading] = {}
+        self._under_way: dict[tuple[str, Stream, int, int, int], _Reading] = {}
 
     async def chunk(
         self,
@@ -76,13 +77,15 @@ class Reader:
         offset: int,
         limit: int,
         *,
+        stream: Stream = "stdout",
         share: Share = UNBOUNDED,
         patience: float | None = PATIENCE,
     ) -> Chunk:
         """At most ``limit`` bytes from ``offset``, once ``share`` has room. Callers at one place share one reading.
 
-        Raises ``RateLimited`` after ``patience`` seconds without room.
+        ``stream``: of a job that has them apart. Raises ``RateLimited`` after ``patience`` seconds without room.
         """
+        body = output.of_stream(self._engine, body, stream)
         if not record.state.settled or record.state.failed:
             return Chunk(offset, last=record.state.failed)
         closed = record.state is ClaimState.CLOSED
@@ -90,10 +93,10 @@ class Reader:
         if offset >= known:
             return Chunk(offset, ok=body.logs_ok or closed, last=closed)
         await share.hold(of_output(min(limit, known - offset)), patience=patience)
-        place = (record.id, record.revision, offset, limit)
+        place = (record.id, stream, record.revision, offset, limit)
         reading = self._under_way.get(place)
         if reading is None:
-            work = self._chunk(record, body, offset, limit, known)
+            work = self._chunk(record, body, offset, limit, known, stream)
             reading = self._under_way[place] = _Reading(self._tasks.start(work, f"read {record.id}"))
         reading.users += 1
         try:
@@ -106,10 +109,10 @@ class Reader:
         share.shrink(of_output(len(chunk.data)))
         return chunk
 
-    async def _chunk(self, record: Record, body: JobBody, offset: int, limit: int, known: int) -> Chunk:
+    async def _chunk(self, record: Record, body: JobBody, offset: int, limit: int, known: int, stream: Stream) -> Chunk:
         closed = record.state is ClaimState.CLOSED
         end = min(offset + limit, known)
-        kept = await self._store.output(record.id, offset, end)
+        kept = await self._store.output(record.id, offset, end, stream)
         if kept is not None and kept.offset == offset and kept.data:
             return self._found(offset, kept.data, closed, known)
         try:
@@ -127,13 +130,14 @@ class Reader:
                 return Chunk(0, got.data, replace=True, ok=False)
             if not closed:
                 return Chunk(offset, ok=False)
-        return await self._still_kept(record, offset, limit, known)
+        return await self._still_kept(record, offset, limit, known, stream)
 
-    async def _still_kept(self, record: Record, offset: int, limit: int, known: int) -> Chunk:
+    async def _still_kept(self, record: Record, offset: int, limit: int, known: int, stream: Stream) -> Chunk:
         """The sandbox has it no longer: go on where what was recorded begins, and say how much lies before."""
-        span = await self._store.output_span(record.id)
+        span = await self._store.output_span(record.id, stream)
         start = max(offset, span[0]) if span is not None else known
-        kept = await self._store.output(record.id, start, min(start + limit, known)) if start < known else None
+        end = min(start + limit, known)
+        kept = await self._store.output(record.id, start, end, stream) if start < known else None
         if kept is None or not kept.data:
             return Chunk(known, skipped=known - offset, last=record.state is ClaimState.CLOSED)
         found = self._found(kept.offset, kept.data, record.state is ClaimState.CLOSED, known)
@@ -164,15 +168,20 @@ class Reader:
         return kept or {}, kept is None and ran
 
     async def raw(
-        self, record: Record, wanted: tuple[int | None, int | None] | None, *, share: Share = UNBOUNDED
+        self,
+        record: Record,
+        wanted: tuple[int | None, int | None] | None,
+        *,
+        stream: Stream = "stdout",
+        share: Share = UNBOUNDED,
     ) -> RawOutput:
         """Bytes of the whole output, streamed. ``wanted``: first and last byte, or (None, n) for the last n.
 
         Raises ``RangeNotSatisfiable``, ``EngineUnavailable``, ``RateLimited``.
         """
-        body = records.job_body(record)
+        body = output.of_stream(self._engine, records.job_body(record), stream)
         closed = record.state is ClaimState.CLOSED
-        size, floor = await self._extent(record, body, closed=closed)
+        size, floor = await self._extent(record, body, stream, closed=closed)
         if wanted is None:
             start, end = floor, size
         else:
@@ -190,15 +199,15 @@ class Reader:
             size=size,
             skipped=floor,
             partial=wanted is not None,
-            chunks=self._pieces(record, body, start, end),
+            chunks=self._pieces(record, body, start, end, stream),
         )
 
-    async def _extent(self, record: Record, body: JobBody, *, closed: bool) -> tuple[int, int]:
+    async def _extent(self, record: Record, body: JobBody, stream: Stream, *, closed: bool) -> tuple[int, int]:
         """How long the output is, and where what can still be had begins."""
         known = max(body.end, body.size)
         if record.state.failed or record.state.pending or (closed and known == 0):
             return known, 0
-        span = await self._store.output_span(record.id)
+        span = await self._store.output_span(record.id, stream)
         if closed and span == (0, known):
             return known, 0  # nothing that the sandbox could add
         certain = True
@@ -213,11 +222,13 @@ class Reader:
             raise errors.EngineUnavailable(command_id=record.id, retry_after=2)
         return (span[1], span[0]) if span is not None else (known, known)
 
-    async def _pieces(self, record: Record, body: JobBody, start: int, end: int) -> AsyncIterator[bytes]:
+    async def _pieces(
+        self, record: Record, body: JobBody, start: int, end: int, stream: Stream
+    ) -> AsyncIterator[bytes]:
         """A piece that can't be read breaks the answer off: its length was promised."""
         while start < end:
             length = min(RAW_CHUNK, end - start)
-            kept = await self._store.output(record.id, start, start + length)
+            kept = await self._store.output(record.id, start, start + length, stream)
             if kept is not None and kept.offset == start and kept.data:
                 data = kept.data
             else:

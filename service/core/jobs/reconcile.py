@@ -7,7 +7,6 @@ may be done twice, by any replica, at any time.
 from __future__ import annotations
 
 import contextlib
-from typing import Literal
 
 import msgspec
 
@@ -17,7 +16,7 @@ from service.core.fence.protocol import Fence, Voided
 from service.core.jobs import decisions, outcome, output, proofs, trouble
 from service.core.jobs.decisions import Change, Decision, NextAttempt, gone
 from service.core.jobs.pacing import Pace
-from service.core.jobs.proofs import Verdict
+from service.core.jobs.proofs import Doubt, Verdict
 from service.core.model.states import ClaimState
 from service.core.records import JobBody
 from service.messages import JobState, Reason
@@ -63,8 +62,8 @@ class Reconciler:
             over = status is not None and not status.running
             if status is not None and over:
                 doubt = await self.doubt(record, body, outcome.exit_code(status))
-                if doubt == "no_fence":
-                    return await self._no_fence(record, body)
+                if doubt is not None and doubt != "doubtful":
+                    return await self._not_begun(record, body, Reason(doubt))
                 if doubt is not None:
                     return await self.doubtful(record, body)
         except SandboxMissing:
@@ -99,7 +98,7 @@ class Reconciler:
             return await self._engine.status(body.sandbox_id, body.engine_id)
         return None
 
-    async def doubt(self, record: Record, body: JobBody, code: int | None) -> Literal["no_fence", "doubtful"] | None:
+    async def doubt(self, record: Record, body: JobBody, code: int | None) -> Doubt | None:
         """Whether a command that is over may have run nothing, by its exit code and what it printed.
 
         Raises ``EngineError``.
@@ -122,14 +121,15 @@ class Reconciler:
         verdict = proofs.of_doubtful(look, body, overdue=trouble.overdue(record, body))
         return await self._decided(record, body, verdict)
 
-    async def _no_fence(self, record: Record, body: JobBody) -> Decision:
-        """Our command ran nothing, since no fence could be made."""
+    async def _not_begun(self, record: Record, body: JobBody, reason: Reason) -> Decision:
+        """Our command ran nothing, for this reason. Another copy of it may have: what could not be opened by this one
+        may have been there for that. So the fence is asked, by a void.
+        """
         voided = await self._fences.void(body.sandbox_id, records.token(record), body.boot or "")
-        if voided.outcome in ("run", "boot"):
+        if voided.outcome in ("run", "boot") or (voided.outcome == "error" and reason is not Reason.NO_FENCE):
             return await self._voided(record, body, voided)
-        told = "The sandbox could not hold the fence (is its disk full?); nothing was run."
         state = ClaimState.VOIDED if voided.outcome == "voided" else ClaimState.REFUSED
-        return Change(state=state, body=decisions.unavailable(body, Reason.NO_FENCE, told, retry_after=5))
+        return Change(state=state, body=decisions.not_begun(body, reason))
 
     # -- an "unknown"
 
@@ -172,6 +172,7 @@ class Reconciler:
             body,
             engine_id=engine_id,
             log=found.log,
+            apart=found.apart if found.kind == "run" else body.apart,
             by_fence=not known,
             submitted_at=None if _of_before(body, started_at) else body.submitted_at,
             fingerprint=found.fingerprint or body.fingerprint,

@@ -94,6 +94,7 @@ class Restorer:
             boot=await self._boot(sandbox_id),
             engine_id=engine_id,
             log=found.log,
+            apart=found.apart,
             by_fence=engine_id is None,
         )
 

@@ -34,6 +34,7 @@ from service.messages import (
     Job,
     JobOutput,
     OutputEvent,
+    Stream,
     SubmitJob,
 )
 from service.ports.store import Record, Store
@@ -103,18 +104,20 @@ class Jobs:
         timeout: int | None = None,
         encoding: Encoding = Encoding.UTF8,
         full: bool = False,
+        stream: Stream | None = None,
         share: Share = UNBOUNDED,
     ) -> OutputPage:
         """The job and its output from ``cursor``; with ``wait``, as soon as there is something new.
 
-        Raises ``RateLimited`` where ``share`` finds no room for it.
+        ``stream``: which, of a job that has them apart. Raises ``RateLimited`` where ``share`` finds no room for it.
         """
         place = cursors.parse(cursor)
         record = await self._timed(await self._find_patiently(tenant, command_id, wait), timeout)
         record = await self._poller.refreshed(record)
-        page = await self._page(record, place, limit, encoding, share)
+        wanted = _Wanted(place, limit, encoding, _checked(record, stream, place))
+        page = await self._page(record, wanted, share)
         if wait > 0 and place is not None and not _news(page, place):
-            page = await self._news_within(record, place, limit, encoding, wait, share)
+            page = await self._news_within(record, wanted, place, wait, share)
         # A job that was found by its fence shows no command: what is kept may be another request's.
         if full and page.job.command:
             await share.add(MAX_BODY)
@@ -146,30 +149,30 @@ class Jobs:
         return submission_of(kept).command if kept is not None else None
 
     async def _news_within(
-        self, record: Record, place: Cursor, limit: int, encoding: Encoding, wait: float, share: Share
+        self, record: Record, wanted: _Wanted, place: Cursor, wait: float, share: Share
     ) -> OutputPage:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         async with self._watches.of(record.id) as watch:
             while True:
                 record = watch.record or record
-                page = await self._page(record, place, limit, encoding, share)
+                page = await self._page(record, wanted, share)
                 left = deadline - loop.time()
                 if _news(page, place) or left <= 0 or self._stopping.is_set():
                     return page
                 if watch.record is None or watch.record.revision == record.revision:
                     await watch.change(left)
 
-    async def _page(
-        self, record: Record, place: Cursor | None, limit: int, encoding: Encoding, share: Share
-    ) -> OutputPage:
-        body = records.job_body(record)
+    async def _page(self, record: Record, wanted: _Wanted, share: Share) -> OutputPage:
+        body, encoding = records.job_body(record), wanted.encoding
         if body.kind == "exec":
             return OutputPage(await self._exec_page(record, body, encoding, share))
-        chunk = await self._reader.chunk(record, body, place.offset if place else 0, limit, share=share)
+        stream = wanted.stream or "stdout"
+        offset = wanted.place.offset if wanted.place else 0
+        chunk = await self._reader.chunk(record, body, offset, wanted.limit, stream=stream, share=share)
         used = cursors.whole_characters(chunk.data, encoding, final=chunk.last)
-        if not used and len(chunk.data) == limit:
-            chunk = await self._reader.chunk(record, body, chunk.start, limit + 3, share=share)
+        if not used and len(chunk.data) == wanted.limit:
+            chunk = await self._reader.chunk(record, body, chunk.start, wanted.limit + 3, stream=stream, share=share)
             used = cursors.whole_characters(chunk.data, encoding, final=chunk.last)
         state = records.job_state(record, body)
         after = chunk.start + used
@@ -177,12 +180,13 @@ class Jobs:
         job = JobOutput(
             **records.job_fields(record, body),  # type: ignore[arg-type]
             encoding=encoding,
-            cursor=None if over else Cursor(after, state.value).encode(),
+            cursor=None if over else Cursor(after, state.value, wanted.stream).encode(),
             replace=chunk.replace,
             logs_ok=chunk.ok,
             output_complete=over and (body.output_complete or record.state.failed),
-            more=not over and chunk.ok and _known(record, body) > chunk.end,
+            more=not over and chunk.ok and _known(record, body, stream) > chunk.end,
             skipped_bytes=chunk.skipped,
+            stream=wanted.stream,
         )
         return OutputPage(job, chunk.data[:used])
 
@@ -208,11 +212,13 @@ class Jobs:
         command_id: str,
         *,
         range: tuple[int | None, int | None] | None,
+        stream: Stream | None = None,
         share: Share = UNBOUNDED,
     ) -> RawOutput:
         """The raw bytes of a job's output, streamed. Raises ``RangeNotSatisfiable``, ``RateLimited``."""
         record = await self._poller.refreshed(await self._restorer.find(tenant, command_id))
-        return await self._reader.raw(record, range, share=share)
+        stream = _checked(record, stream, None)
+        return await self._reader.raw(record, range, stream=stream or "stdout", share=share)
 
     # -- events
 
@@ -228,43 +234,83 @@ class Jobs:
         *,
         cursor: str | None = None,
         encoding: Encoding = Encoding.UTF8,
+        stream: Stream | None = None,
         share: Share = UNBOUNDED,
     ) -> AsyncIterator[Event]:
         """Output, states and the end, as they come; ends without ``end`` when the replica stops.
 
-        Output waits for as long as ``share`` finds no room for it.
+        Of a job that has its streams apart both, under one cursor, or the one that is asked for. Output waits for as
+        long as ``share`` finds no room for it.
         """
         place = cursors.parse(cursor) or Cursor()
         record = await self._poller.refreshed(await self._restorer.find(tenant, command_id))
+        if place.stream is not None:
+            raise errors.InvalidRequest.of("cursor", "is not one of events")
+        if stream is not None:
+            _checked(record, stream, None)
         async with self._watches.of(command_id) as watch:
             while not self._stopping.is_set():
                 record = watch.record or record
                 body = records.job_body(record)
                 state = records.job_state(record, body)
+                if body.apart and place.stderr is None:
+                    place = place.moved("stderr", 0)
                 if not place.saw(state):
-                    place = Cursor(place.offset, state.value)
+                    place = msgspec.structs.replace(place, seen=state.value)
                     yield Event("state", place.encode(), records.job_view(record))
-                chunk = await self._events_chunk(record, body, place, share)
-                text, used = cursors.text_of(chunk.data, encoding, final=chunk.last)
-                if text or chunk.skipped or chunk.replace:
-                    place = Cursor(chunk.start + used, state.value)
-                    yield Event(
-                        "output",
-                        place.encode(),
-                        OutputEvent(output=text, encoding=encoding, replace=chunk.replace, skipped_bytes=chunk.skipped),
-                    )
-                    share.close()  # the caller has taken it
-                if chunk.last and chunk.start + used >= chunk.end:
-                    yield Event("end", Cursor(place.offset, END).encode(), records.job_view(record))
+                came, over = False, True
+                for each in output.streams_of(body) if stream is None else (stream,):
+                    chunk = await self._events_chunk(record, body, place, each, share)
+                    text, used = cursors.text_of(chunk.data, encoding, final=chunk.last)
+                    if text or chunk.skipped or chunk.replace:
+                        place = place.moved(each, chunk.start + used)
+                        yield Event("output", place.encode(), _output_event(body, each, text, chunk, encoding))
+                        share.close()  # the caller has taken it
+                    came, over = came or bool(text), over and chunk.last and chunk.start + used >= chunk.end
+                if over:
+                    yield Event("end", msgspec.structs.replace(place, seen=END).encode(), records.job_view(record))
                     return
                 seen = watch.record is None or watch.record.revision == record.revision
-                if not text and seen and not self._stopping.is_set():  # it may have been set during the read
+                if not came and seen and not self._stopping.is_set():  # it may have been set during the read
                     await watch.change(10.0)
 
-    async def _events_chunk(self, record: Record, body: JobBody, place: Cursor, share: Share) -> Chunk:
+    async def _events_chunk(self, record: Record, body: JobBody, place: Cursor, stream: Stream, share: Share) -> Chunk:
         if body.kind == "exec":
             return Chunk(0, last=record.state is ClaimState.CLOSED or record.state.failed)
-        return await self._reader.chunk(record, body, place.offset, EVENT_CHUNK, share=share, patience=None)
+        offset = place.place(stream)
+        return await self._reader.chunk(record, body, offset, EVENT_CHUNK, stream=stream, share=share, patience=None)
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """What a reader asks for."""
+
+    place: Cursor | None
+    limit: int
+    encoding: Encoding
+    stream: Stream | None
+
+
+def _checked(record: Record, stream: Stream | None, place: Cursor | None) -> Stream | None:
+    """The stream that is asked for: one, where they are apart. Raises ``InvalidRequest``."""
+    if not records.job_body(record).apart:
+        if stream is not None:
+            raise errors.InvalidRequest.of("stream", "can't be chosen: this job's streams are not two logs")
+        return None
+    if stream is None:
+        raise errors.InvalidRequest.of("stream", "is needed, stdout or stderr: this job's streams are apart")
+    if place is not None and place.stream != stream:
+        raise errors.InvalidRequest.of("cursor", "is not of this stream")
+    return stream
+
+
+def _output_event(body: JobBody, stream: Stream, text: str, chunk: Chunk, encoding: Encoding) -> OutputEvent:
+    return OutputEvent(
+        output=text,
+        encoding=encoding,
+        replace=chunk.replace,
+        skipped_bytes=chunk.skipped,
+        stream=stream if body.apart else None,
+    )
 
 
 def _news(page: OutputPage, place: Cursor) -> bool:
@@ -274,6 +320,7 @@ def _news(page: OutputPage, place: Cursor) -> bool:
     return isinstance(job, JobOutput) and bool(page.data or job.skipped_bytes or job.replace)
 
 
-def _known(record: Record, body: JobBody) -> int:
+def _known(record: Record, body: JobBody, stream: Stream) -> int:
     """Bytes of output that can be had by now."""
-    return body.end if record.state is ClaimState.CLOSED else max(body.end, body.size)
+    end, size = (body.stderr_end, body.stderr_size) if stream == "stderr" else (body.end, body.size)
+    return end if record.state is ClaimState.CLOSED else max(end, size)

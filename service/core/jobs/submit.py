@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -22,6 +23,7 @@ from service.core.limits.admission import Admission
 from service.core.limits.quotas import Quotas
 from service.core.model.states import ClaimState
 from service.core.telemetry import Telemetry
+from service.ports.engine import EngineError
 from service.ports.store import Record, Store
 
 UNKNOWN_WAIT = 3.0
@@ -77,7 +79,8 @@ class Submitter:
         2. What the attempt must know is read before the claim is made, and a slot is taken: over quota, nothing is
            written.
         3. Where there is a boot mark, the claim is made dispatched, with the mark in that very write: its way out is a
-           void. Without a mark it is made claimed, and dispatched by a second write.
+           void. Without a mark it is made claimed, and dispatched by a second write. What the command is to read is
+           written before that.
         4. Nothing is sent before the write is answered.
         """
         sent: list[Record] = []
@@ -85,14 +88,15 @@ class Submitter:
 
         async def make(token: str) -> tuple[bool, Record]:
             nonlocal reading
-            prepare = self._preparation.prepare(order.command_id, 1, order.body, first=order.first)
+            user = order.submission.user
+            prepare = self._preparation.prepare(order.command_id, 1, order.body, user, first=order.first)
             reading = self._tasks.start(prepare, f"prepare {order.command_id}", told=False)
             return await self._make(order, token, reading)
 
         async def work(mine: Record) -> Record | None:
             first = reading if mine.epoch == 1 else None
             return await self._polls.attempt(
-                mine, order.submission, listener, reading=first, known=order.sandbox, sent=sent
+                mine, order.submission, listener, stdin=order.stdin, reading=first, known=order.sandbox, sent=sent
             )
 
         record, replayed = await self._claims.once(
@@ -115,6 +119,10 @@ class Submitter:
         prepared = None if reading.exception() else reading.result()
         await self._quotas.take_job(body.tenant, order.command_id)
         dispatched = prepared is not None and prepared.mark is not None and prepared.earlier is None
+        if prepared is not None and dispatched:
+            with contextlib.suppress(EngineError, errors.EngineUnavailable):  # else its owner tries, and tells why
+                body = await self._preparation.feed(body, order.submission, order.stdin)
+            dispatched = not order.submission.fed or body.stdin is not None
         if prepared is not None and dispatched:
             await failpoints.reach(failpoints.BEFORE_DISPATCH)
             body = msgspec.structs.replace(body, boot=prepared.mark, dispatched_at=await self._store.now() / 1000)

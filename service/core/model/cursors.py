@@ -16,9 +16,9 @@ import msgspec
 
 from service.core.model import tokens
 from service.errors import InvalidRequest
-from service.messages import Encoding, JobState
+from service.messages import Encoding, JobState, Stream
 
-_FORM = re.compile(r"1\.([0-9]{1,18})\.([a-z_]{1,12})")
+_FORM = re.compile(r"1\.([0-9]{1,18})\.([a-z_]{1,12})(?:\.(?:(stdout|stderr)|([0-9]{1,18})))?")
 END = "end"
 """Stands for the state where everything was handed out."""
 PIECE = 64 * 1024
@@ -30,14 +30,30 @@ _TEXT_PIECE = PIECE // 3 * 3
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """``offset``: bytes of the log before the place. ``seen``: the state last seen, or ``END``."""
+    """``offset``: bytes of the log before the place. ``seen``: the state last seen, or ``END``.
+
+    Where a job's streams are apart, a cursor is of one of them (``stream``), or, of events, of both (``stderr``: the
+    place in that one).
+    """
 
     offset: int = 0
     seen: str = ""
+    stream: Stream | None = None
+    stderr: int | None = None
 
     def encode(self) -> str:
         """The text that callers get."""
-        return tokens.pack(f"1.{self.offset}.{self.seen}")
+        more = self.stream if self.stderr is None else self.stderr
+        return tokens.pack(f"1.{self.offset}.{self.seen}" + ("" if more is None else f".{more}"))
+
+    def place(self, stream: Stream) -> int:
+        """Where it is in a stream."""
+        return (self.stderr or 0) if stream == "stderr" else self.offset
+
+    def moved(self, stream: Stream, offset: int) -> Cursor:
+        """The same of events, with another place in a stream."""
+        change = {"stderr": offset} if stream == "stderr" else {"offset": offset}
+        return msgspec.structs.replace(self, **change)
 
     def saw(self, state: JobState) -> bool:
         """The holder knows this state."""
@@ -51,7 +67,8 @@ def parse(text: str | None, *, field: str = "cursor") -> Cursor | None:
         return None
     match = tokens.unpack(text, _FORM)
     if match is not None:
-        cursor = Cursor(int(match[1]), match[2])
+        stream: Stream | None = "stdout" if match[3] == "stdout" else "stderr" if match[3] else None
+        cursor = Cursor(int(match[1]), match[2], stream, None if match[4] is None else int(match[4]))
         known = cursor.seen == END or cursor.seen in {state.value for state in JobState}
         if known and cursor.encode() == text:
             return cursor

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from service.core.model.labels import is_reserved
 from service.errors import InvalidRequest, PayloadTooLarge
-from service.messages import CPU, MAX_COMMAND, MEMORY, Resources
+from service.messages import CPU, MAX_COMMAND, MEMORY, Encoding, Resources
 
 MAX_METADATA = 64
 """Metadata entries of one sandbox or job."""
@@ -133,18 +136,55 @@ def env(values: Mapping[str, str] | None, *, reserved: Callable[[str], bool]) ->
     return checked
 
 
-def command(text: str) -> str:
-    """A command fits one shell argument, and has no NUL."""
+def command(text: str | None, argv: list[str] | None) -> str:
+    """What is to be run: a text for the shell, or words, quoted as a shell would have to quote them. Exactly one."""
+    if text is not None and argv is not None:
+        raise InvalidRequest.of("argv", "can't be sent together with command")
+    if text is None and argv is None:
+        raise InvalidRequest.of("command", "is missing (or argv)")
+    return _words(argv) if text is None else _fitting("command", _text("command", text))
+
+
+def _words(argv: list[str] | None) -> str:
+    for number, word in enumerate(argv or []):
+        path(f"argv.{number}", word)
+    if not argv or not argv[0] or "=" in argv[0]:  # `env`, which may start it, would take a `=` for a variable
+        raise InvalidRequest.of("argv.0", "must be the name of a program, without '='")
+    return _fitting("argv", shlex.join(argv))
+
+
+def _text(field: str, text: str) -> str:
+    """A text that is not blank."""
     if not text.strip():
-        raise InvalidRequest.of("command", "is empty")
-    if "\0" in text or _surrogate(text):
-        raise InvalidRequest.of("command", "contains NUL or a lone surrogate")
+        raise InvalidRequest.of(field, "is empty")
+    path(field, text)
+    return text
+
+
+def _fitting(field: str, text: str) -> str:
+    """As it is sent: in one shell argument."""
     if len(text.encode()) > MAX_COMMAND:
         raise PayloadTooLarge(
-            f"command: is longer than {MAX_COMMAND} bytes; put it into a file in the sandbox",
-            errors=InvalidRequest.of("command", f"is longer than {MAX_COMMAND} bytes").errors,
+            f"{field}: is longer than {MAX_COMMAND} bytes; put it into a file in the sandbox, or into stdin",
+            errors=InvalidRequest.of(field, f"is longer than {MAX_COMMAND} bytes").errors,
         )
     return text
+
+
+def stdin(text: str | None, encoding: Encoding | None, path: str | None) -> bytes | None:
+    """The bytes that a command is to read. None: none are sent."""
+    if text is None:
+        if encoding is not None:
+            raise InvalidRequest.of("stdin_encoding", "says how stdin is encoded, and there is none")
+        return None
+    if path is not None:
+        raise InvalidRequest.of("stdin_path", "can't be sent together with stdin")
+    try:
+        return base64.b64decode(text, validate=True) if encoding is Encoding.BASE64 else text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest.of("stdin", "contains a lone surrogate") from None
+    except (binascii.Error, ValueError):
+        raise InvalidRequest.of("stdin", "is not base64 (RFC 4648, with padding and without line ends)") from None
 
 
 def path(field: str, value: str | None) -> str | None:

@@ -61,10 +61,36 @@ async def lookup(engine: Engine, sandbox_id: str, text: str | None) -> User | No
     wanted = None if text is None else parse(text)
     if not isinstance(wanted, str):
         return wanted
-    try:
-        found = find((await engine.read_file(sandbox_id, PASSWD, 0, PASSWD_SIZE)).data, wanted)
-    except FileMissing:
-        found = None
+    return _known(wanted, await _passwd(engine, sandbox_id))
+
+
+async def account(engine: Engine, sandbox_id: str, text: str) -> tuple[User, str]:
+    """The user of a command, and its ``HOME``: one read of the sandbox. Raises as ``lookup`` does."""
+    passwd = await _passwd(engine, sandbox_id)
+    wanted = parse(text)
+    user = _known(wanted, passwd) if isinstance(wanted, str) else wanted
+    return user, home(passwd, wanted if isinstance(wanted, str) else user.uid)
+
+
+def home(passwd: bytes, user: str | int) -> str:
+    """What ``docker exec`` makes ``HOME``: the sixth field of the first line with this name or number, else ``/``."""
+    place, wanted = (0, user) if isinstance(user, str) else (2, str(user))
+    for line in passwd.split(b"\n"):
+        fields = line.split(b":")
+        if len(fields) >= 6 and fields[place] == wanted.encode():
+            return fields[5].decode("utf-8", "replace") or "/"
+    return "/"
+
+
+def _known(name: str, passwd: bytes) -> User:
+    found = find(passwd, name)
     if found is None:
         raise InvalidRequest.of("user", "is no user of this sandbox (its /etc/passwd has no such name)")
     return found
+
+
+async def _passwd(engine: Engine, sandbox_id: str) -> bytes:
+    try:
+        return (await engine.read_file(sandbox_id, PASSWD, 0, PASSWD_SIZE)).data
+    except FileMissing:
+        return b""

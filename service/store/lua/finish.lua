@@ -6,7 +6,8 @@
 -- from     as the table says, at this token and revision
 -- to       as the table says, with the TTL
 -- output   the whole output in its last form, which takes the place of what is kept; '' for none. It was made from what
---          stood at this revision, so nothing that came later is lost. `streams`: the same for those of an exec
+--          stood at this revision, so nothing that came later is lost. `streams`: the same for those of an exec, and
+--          for the stderr of a job that has it apart
 -- chore    what is to be cleaned away `after_ms` from now; '' for nothing
 
 local moves = {

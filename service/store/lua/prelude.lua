@@ -3,7 +3,8 @@
 -- KEYS[1]  oncebox:{shard}:claim:<id>     the claim: one string, a header line and the body
 -- KEYS[2]  oncebox:{shard}:output:<id>    the output kept beside it (see output.lua)
 -- KEYS[3]  oncebox:{shard}:request:<id>   the request that made it
--- KEYS[4]  oncebox:{shard}:streams:<id>   the named outputs of an exec
+-- KEYS[4]  oncebox:{shard}:streams:<id>   the named outputs of an exec; of a job with its streams apart its stderr, in
+--                                         the form of output.lua
 -- KEYS[5]  oncebox:{shard}:looks          jobs only: the active ones of the shard by their next look; zset, id by ms
 -- KEYS[6]  oncebox:{shard}:active:<sandbox>   jobs only: the active ones of the sandbox; a set of ids
 -- ARGV[1]  the id, which is what is published

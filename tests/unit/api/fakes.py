@@ -188,10 +188,8 @@ class _Jobs:
         finally:
             self.core.events_closed = True
 
-    async def raw(
-        self, tenant: str, command_id: str, *, range: tuple[int | None, int | None] | None, share: Share
-    ) -> RawOutput:
-        self.core.note("raw", tenant=tenant, command_id=command_id, range=range)
+    async def raw(self, tenant: str, command_id: str, *, share: Share, **asked: Any) -> RawOutput:
+        self.core.note("raw", tenant=tenant, command_id=command_id, **asked)
         assert self.core.raw_output is not None
         return self.core.raw_output
 

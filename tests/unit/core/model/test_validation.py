@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.core.model import validation
 from service.errors import InvalidRequest, PayloadTooLarge
-from service.messages import MAX_COMMAND, Resources
+from service.messages import MAX_COMMAND, Encoding, Resources
 
 
 @pytest.mark.parametrize("owner", ["alice", "a", "team-1_x.y@z", "a" * 128, "..a", "...", "-"])
@@ -55,19 +55,66 @@ def test_reserved_keys_are_dropped_in_any_letter_case(key: str) -> None:
 @pytest.mark.parametrize("command", ["", " ", "\n\t"])
 def test_an_empty_command_is_refused(command: str) -> None:
     with pytest.raises(InvalidRequest):
-        validation.command(command)
+        validation.command(command, None)
 
 
 @pytest.mark.parametrize("command", ["a\0b", "\ud800"])
 def test_a_command_that_no_shell_can_take_is_refused(command: str) -> None:
     with pytest.raises(InvalidRequest):
-        validation.command(command)
+        validation.command(command, None)
 
 
 def test_a_command_over_its_limit_is_too_large_in_bytes() -> None:
-    assert validation.command("x" * MAX_COMMAND)
+    assert validation.command("x" * MAX_COMMAND, None)
     with pytest.raises(PayloadTooLarge):
-        validation.command("é" * (MAX_COMMAND // 2 + 1))
+        validation.command("é" * (MAX_COMMAND // 2 + 1), None)
+
+
+@pytest.mark.parametrize("argv", [[], [""], ["a=b"], ["a", "b\0"], ["\ud800"]])
+def test_words_that_no_program_can_be_started_with_are_refused(argv: list[str]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        validation.command(None, argv)
+    assert refused.value.errors[0].field.startswith("argv.")
+
+
+@pytest.mark.parametrize(("text", "argv", "field"), [("a", ["a"], "argv"), (None, None, "command")])
+def test_either_a_command_or_words_are_run(text: str | None, argv: list[str] | None, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        validation.command(text, argv)
+    assert refused.value.errors[0].field == field
+
+
+def test_words_are_measured_as_they_are_sent() -> None:
+    assert validation.command(None, ["echo", "x" * (MAX_COMMAND - 5)])
+    with pytest.raises(PayloadTooLarge) as refused:
+        validation.command(None, ["echo", "'" * (MAX_COMMAND // 4)])
+    assert refused.value.errors[0].field == "argv"
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "path", "field"),
+    [
+        ("\ud800", None, None, "stdin"),
+        ("a", Encoding.BASE64, None, "stdin"),
+        ("YQ", Encoding.BASE64, None, "stdin"),
+        ("YQ==\n", Encoding.BASE64, None, "stdin"),
+        ("a", None, "/in", "stdin_path"),
+        (None, Encoding.BASE64, "/in", "stdin_encoding"),
+    ],
+)
+def test_an_input_that_can_not_be_is_refused(
+    text: str | None, encoding: Encoding | None, path: str | None, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        validation.stdin(text, encoding, path)
+    assert refused.value.errors[0].field == field
+
+
+def test_an_input_is_its_bytes() -> None:
+    assert validation.stdin("a\0é", None, None) == "a\0é".encode()
+    assert validation.stdin("AP8=", Encoding.BASE64, None) == b"\0\xff"
+    assert validation.stdin("", None, None) == b""
+    assert validation.stdin(None, None, "/in") is None
 
 
 @pytest.mark.parametrize(
