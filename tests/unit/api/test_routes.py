@@ -45,13 +45,13 @@ async def test_parameters_of_a_job_have_their_defaults_and_reach_the_core() -> N
     await ask(core.app(), "GET", "/v1/exec-jobs/cmd_x")
     assert core.asked == {
         "tenant": "default", "command_id": "cmd_x", "cursor": None, "limit": 1024 * 1024, "wait": 0,
-        "timeout": None, "encoding": Encoding.UTF8, "full": False,
+        "timeout": None, "encoding": Encoding.UTF8, "full": False, "stream": None,
     }  # fmt: skip
-    query = "cursor=c%2B1&limit=8388608&wait=1.5&timeout=60&encoding=base64&full=true"
+    query = "cursor=c%2B1&limit=8388608&wait=1.5&timeout=60&encoding=base64&full=true&stream=stderr"
     await ask(core.app(), "GET", f"/v1/exec-jobs/cmd_x?{query}")
     assert core.asked == {
         "tenant": "default", "command_id": "cmd_x", "cursor": "c+1", "limit": 8_388_608, "wait": 1.5,
-        "timeout": 60, "encoding": Encoding.BASE64, "full": True,
+        "timeout": 60, "encoding": Encoding.BASE64, "full": True, "stream": "stderr",
     }  # fmt: skip
     await ask(core.app(), "GET", "/v1/exec-jobs/cmd_x?cursor=")
     assert core.asked["cursor"] is None

@@ -30,7 +30,7 @@ async def test_events_carry_their_names_cursors_and_data() -> None:
     event, id, data = output.split("\n")
     assert (event, id) == ("event: output", "id: c2")
     assert msgspec.json.decode(data.removeprefix("data: ")) == {
-        "output": "a\nb\r\n", "encoding": "utf8", "replace": False, "skipped_bytes": 0,
+        "output": "a\nb\r\n", "encoding": "utf8", "replace": False, "skipped_bytes": 0, "stream": None,
     }  # fmt: skip
     assert end.startswith("event: end\nid: c3\n")
     assert core.asked["encoding"] is Encoding.BASE64
