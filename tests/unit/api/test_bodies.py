@@ -19,7 +19,7 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("/v1/exec-jobs", {**OK, "sandbox_id": "x" * 129}, "sandbox_id"),
     ("/v1/exec-jobs", {**OK, "command": ""}, "command"),
     ("/v1/exec-jobs", {**OK, "argv": []}, "argv"),
-    ("/v1/exec-jobs", {**OK, "argv": ["a", 1]}, "argv"),
+    ("/v1/exec-jobs", {**OK, "argv": ["a", 1]}, "argv.1"),
     ("/v1/exec-jobs", {**OK, "stdin_encoding": "hex"}, "stdin_encoding"),
     ("/v1/exec-jobs", {**OK, "stdin_path": ""}, "stdin_path"),
     ("/v1/exec-jobs", {**OK, "user": ""}, "user"),
