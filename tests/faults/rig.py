@@ -18,7 +18,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -125,11 +125,11 @@ class Replica:
 class EngineProcess:
     """The local engine, apart, with its controls for tests."""
 
-    def __init__(self, spawn: Spawner, folder: Path) -> None:
+    def __init__(self, spawn: Spawner, folder: Path, options: Sequence[str] = ()) -> None:
         self.volume_root = folder / "volumes"
         self.volume_root.mkdir(parents=True)
         argv = [sys.executable, "-m", "service.local_engine", "--bind", f"{LOOPBACK}:0", "--dev-controls"]
-        argv += ["--volume-root", str(self.volume_root)]
+        argv += ["--volume-root", str(self.volume_root), *options]
         self.process = spawn(argv, name="engine", env={"OPEN_SANDBOX_API_KEY": ENGINE_KEY})
         said = json.loads(self.process.wait_for_line(r"^\{.*\}$")[0])
         self.url: str = said["url"]
@@ -203,11 +203,15 @@ class Rig:
         networks: bool = False,
         redis: Mapping[str, Option] | None = None,
         env: Mapping[str, str] | None = None,
+        engine: Sequence[str] = (),
     ) -> None:
-        """Starts all of it, and waits until every replica is ready. `env`: further settings of the replicas."""
+        """Starts all of it, and waits until every replica is ready.
+
+        `env`: further settings of the replicas. `engine`: further options of the engine.
+        """
         self._redis = RedisServer(self._folder / "redis", **(redis or {}))
         self._redis.start()
-        self._engine = await asyncio.to_thread(EngineProcess, self._spawn, self._folder / "engine")
+        self._engine = await asyncio.to_thread(EngineProcess, self._spawn, self._folder / "engine", engine)
         if networks:
             self._engine_net = await TcpProxy(LOOPBACK, self._engine.port).__aenter__()
             self._redis_net = await TcpProxy(LOOPBACK, self._redis.port).__aenter__()
@@ -323,6 +327,19 @@ class Rig:
             json={"action": "restart", "filesystem": filesystem},
         )
         assert answer.status == 204, answer
+
+    async def pod(self, sandbox_id: str, action: str, **more: Any) -> None:
+        """What happens to a sandbox's pod, on an engine that is `--like kubernetes`."""
+        answer = await self.caller.send(
+            "POST", f"{self.engine.url}/_dev/sandboxes/{sandbox_id}/pod", json={"action": action, **more}
+        )
+        assert answer.status == 204, answer
+
+    async def at_engine(self, sandbox_id: str) -> str:
+        """The state that the engine tells of a sandbox."""
+        url = f"{self.engine.url}/v1/sandboxes/{sandbox_id}"
+        answer = await self.caller.send("GET", url, headers={"OPEN-SANDBOX-API-KEY": ENGINE_KEY})
+        return str(answer.body["status"]["state"])
 
     async def engine_counts(self) -> dict[str, int]:
         """What the engine was asked to do."""
