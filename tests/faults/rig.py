@@ -335,7 +335,7 @@ class Rig:
         )
         assert answer.status == 204, answer
 
-    async def at_engine(self, sandbox_id: str) -> str:
+    async def state_at_engine(self, sandbox_id: str) -> str:
         """The state that the engine tells of a sandbox."""
         url = f"{self.engine.url}/v1/sandboxes/{sandbox_id}"
         answer = await self.caller.send("GET", url, headers={"OPEN-SANDBOX-API-KEY": ENGINE_KEY})

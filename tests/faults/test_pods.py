@@ -37,7 +37,7 @@ async def once_more(rig: Rig, sandbox_id: str, mark: str) -> Answer:
 
 async def told_by_engine(rig: Rig, sandbox_id: str, state: str) -> None:
     async with asyncio.timeout(30):
-        while await rig.at_engine(sandbox_id) != state:
+        while await rig.state_at_engine(sandbox_id) != state:
             await asyncio.sleep(0.05)
 
 
