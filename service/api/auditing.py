@@ -25,6 +25,7 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("DELETE", "/v1/exec-jobs/{command_id}"): "job.cancel",
     ("PUT", "/v1/sandboxes/{sandbox_id}/files"): "file.write",
     ("DELETE", "/v1/sandboxes/{sandbox_id}/files"): "file.remove",
+    ("PUT", "/v1/sandboxes/{sandbox_id}/archive"): "archive.write",
     ("POST", "/v1/sandboxes/{sandbox_id}/directories"): "directory.create",
 }
 """By method and route: everything that changes state."""

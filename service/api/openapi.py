@@ -77,6 +77,7 @@ def _kinds(endpoints: Sequence[routes.Endpoint[Any]]) -> list[Any]:
     """Every type that has a schema: bodies and answers (parameters are described where they are used)."""
     bodies = [endpoint.kind for endpoint in endpoints if endpoint.takes_body]
     answers = [endpoint.answer for endpoint in endpoints if endpoint.answer is not None]
+    answers += [other for endpoint in endpoints for other in endpoint.other_answers.values()]
     events = [messages.OutputEvent, messages.ExecStart, messages.ExecText]
     kinds = [part for kind in [*bodies, *answers, *events, messages.Problem] for part in _parts(kind)]
     return list({_name(kind): kind for kind in kinds}.values())
@@ -152,6 +153,9 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 def _responses(endpoint: routes.Endpoint[Any], schemas: dict[str, Any]) -> dict[str, Any]:
     schema = {} if endpoint.answer is None else schemas[_name(endpoint.answer)]
     responses: dict[str, Any] = {}
+    for status, other in endpoint.other_answers.items():
+        content = {endpoint.media: {"schema": schemas[_name(other)]}}
+        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
     for status in (endpoint.status, *endpoint.other_statuses):
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if status != HTTPStatus.NO_CONTENT:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from service import errors, messages
-from service.api import execs, files, jobs, parameters, sandboxes, scraping, system
+from service.api import archives, execs, files, jobs, parameters, sandboxes, scraping, system
 from service.api.decoding import decode_body, decode_query
 from service.api.exchange import Call, Exchange
 from service.api.problems import problem_response
@@ -62,6 +62,8 @@ class Endpoint(Generic[S]):
     other_statuses: Sequence[int] = field(default=())
     other_media: str | None = None
     """What the answer is where ``Accept`` asks for it."""
+    other_answers: Mapping[int, Any] = field(default_factory=dict)
+    """Types of the answer's body, by status, where there are others."""
     headers: Sequence[str] = field(default=())
     """Request headers with a meaning here."""
     raw: Sequence[str] = field(default=())
@@ -161,6 +163,15 @@ def _files() -> list[Endpoint[Any]]:
         Endpoint(
             "POST", one + "/directories", files.make_directory, messages.MakeDirectory, 201, messages.File,
             (*written, errors.FileNotFound), other_statuses=(200,), query=parameters.UserQuery,
+        ),
+        Endpoint(
+            "GET", one + "/archive", archives.get, parameters.FileQuery, 200, None,
+            (*there, errors.NotAFile, errors.DiskFull), media="application/x-tar",
+        ),
+        Endpoint(
+            "PUT", one + "/archive", archives.put, parameters.FileQuery, 200, messages.Unpacked,
+            (*written, *file, *ONCE, errors.FileNotFound, errors.FileTooLarge, errors.UnsupportedMediaType),
+            other_answers={202: messages.Job}, raw=archives.TYPES,
         ),
     ]  # fmt: skip
 

@@ -12,6 +12,7 @@ from service.core.claims.ownership import Ownership
 from service.core.claims.tasks import Tasks
 from service.core.claims.watches import Board, Watches
 from service.core.fence.client import Fences
+from service.core.files.archive import Archives
 from service.core.files.leftovers import Leftovers
 from service.core.files.listing import Lists
 from service.core.files.names import Names
@@ -164,7 +165,9 @@ class Core:
         shell = Shell(engine, settings.fence_dir, startup=fences.startup, asleep=liveness.asleep, mounts=mounts)
         uploads = Uploads(engine, store, shell, tasks, most=settings.max_file)
         transfers = Transfers(access, liveness, expiry)
-        self.files = Files(access, transfers, uploads, Reads(engine, shell, tasks), Lists(shell), Names(shell))
+        archives = Archives(engine, shell, uploads, self.jobs, tasks)
+        reads = Reads(engine, shell, tasks)
+        self.files = Files(access, transfers, uploads, reads, Lists(shell), Names(shell), archives)
         self.sweeper = Sweeper(store, engine, fences, liveness, telemetry, settings, Leftovers(shell))
 
     async def start(self) -> None:

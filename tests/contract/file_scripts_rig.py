@@ -11,7 +11,7 @@ from pathlib import Path
 
 from service.core.files import scripts
 from service.core.files.listing import parse_page
-from service.core.files.shell import Said, Shell, _parsed
+from service.core.files.shell import Said, Shell, parsed
 from service.messages import File
 
 
@@ -24,6 +24,7 @@ class Place:
     """A sandbox's file system, as far as these tests go: a working directory and a fence directory."""
 
     def __init__(self, shell: str, folder: Path) -> None:
+        self.busybox = shell == "busybox"
         self.root = folder / "root"
         self.work = self.root / "work"
         self.fences = folder / "fences"
@@ -64,7 +65,7 @@ class Place:
             timeout=60,
             check=False,
         )
-        said = _parsed(run.stdout.decode())
+        said = parsed(run.stdout.decode())
         assert "end" in said, (run.returncode, run.stdout[-2000:], run.stderr[-2000:])
         return said
 
@@ -81,6 +82,29 @@ class Place:
         more = {"SIZE": str(sum(map(len, pieces))), "MATCH": match, "MODE": mode, "OWN": own}
         said = self.run(scripts.FINISH, path, token=token, uid=uid, **more)
         return said["end"] if said["end"] != "ok" else ("new" if said["made"] == "1" else "old")
+
+    def unpack(
+        self, path: str | bytes, archive: bytes, *, files: int = 0, root: str = "", uid: int | None = None
+    ) -> Said:
+        """An archive in two pieces, unpacked."""
+        token = secrets.token_hex(16)
+        said = self.run(scripts.PREPARE_UNPACK, path, token=token, uid=uid)
+        if said["end"] != "ok":
+            return said
+        half = len(archive) // 2
+        for number, piece in enumerate((archive[:half], archive[half:])):
+            (self.fences / f".way.{token}" / "to" / f"{number:06}.x").write_bytes(piece)
+        return self.run(scripts.UNPACK, token=token, uid=uid, FILES=str(files), ROOT=root)
+
+    def pack(self, path: str | bytes, *, uid: int | None = None) -> bytes:
+        """The tar of a directory."""
+        token = secrets.token_hex(16)
+        said = self.run(scripts.PACK, path, token=token, uid=uid)
+        assert said["end"] == "ok", said.lines
+        data = (self.fences / f".way.{token}" / "tar").read_bytes()
+        assert len(data) == int(said["size"])
+        assert self.run(scripts.ABORT, token=token, uid=uid)["end"] == "ok"
+        return data
 
     def list(self, path: str | bytes = ".", *, page: int = 200) -> Sequence[File]:
         """Everything in a directory, page by page."""

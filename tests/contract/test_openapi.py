@@ -25,6 +25,8 @@ DELETE /v1/sandboxes/{sandbox_id}/files 204
 GET /v1/sandboxes/{sandbox_id}/files/info 200
 GET /v1/sandboxes/{sandbox_id}/directories 200
 POST /v1/sandboxes/{sandbox_id}/directories 200 201
+GET /v1/sandboxes/{sandbox_id}/archive 200
+PUT /v1/sandboxes/{sandbox_id}/archive 200 202
 POST /v1/exec 200
 POST /v1/exec-jobs 202
 GET /v1/exec-jobs 200

@@ -37,8 +37,10 @@ REASONS = get_args(Reason)
 HEAD = r"""
 LC_ALL=C; export LC_ALL; set +e +u; p=$ONCEBOX_PATH; undo=
 hex() { od -An -v -tx1 | tr -d ' \n'; }
-clean() { cd /; [ -z "$l" ] || rmdir "$l"; c=$(readlink "$w/to" && echo .); c=${c%??}
-case ${c##*/} in @UPLOAD@"$ONCEBOX_TOKEN") rm -rf "$c";; esac; rm -rf "$w"; } 2>/dev/null
+clean() { cd /; [ -z "$l" ] || rmdir "$l"; [ ! -s "$w/pid" ] || kill "$(cat "$w/pid")"
+c=$(readlink "$w/to" && echo .); c=${c%??}
+case ${c##*/} in @UPLOAD@"$ONCEBOX_TOKEN") rm -rf "$c" || { chmod -R u+rwx "$c"; rm -rf "$c"; };; esac
+rm -rf "$w"; } 2>/dev/null
 no() { [ -z "$undo" ] || clean; echo "end=$1"; exit 0; }
 why() { case $1 in
 *"No space left on device"|*"uota exceeded") no full;;
@@ -242,8 +244,96 @@ old() { c=$(stat -c %Y "$1" 2>/dev/null) && [ $((now - c)) -gt $2 ]; }
 for w in "$f"/.way.*; do [ -d "$w" ] || continue
 ONCEBOX_TOKEN=${w##*.way.}
 c=$(readlink "$w/to" && echo .); c=${c%??}
-case ${c##*/} in @UPLOAD@*) if [ -d "$w/to" ]; then old "$w/to/." @STALEUPLOAD@; else old "$w" @STALEUPLOAD@; fi;;
+case ${c##*/} in @UPLOAD@*) if [ -e "$w/to/unpacking" ]; then old "$w" @STALEWAY@
+elif [ -d "$w/to" ]; then old "$w/to/." @STALEUPLOAD@; else old "$w" @STALEUPLOAD@; fi;;
 *) old "$w" @STALEWAY@;; esac && clean || k=$((k + 1)); done
 for w in "$f"/.lock.*; do old "$w" 60 && rmdir "$w" 2>/dev/null; done
 echo "left=$k"; echo end=ok
+"""
+
+# -- archives
+
+# As PREPARE, but for a directory: beside one that is not there, and in one that is, which may be a mount point.
+PREPARE_UNPACK = r"""
+need tar mkdir ln chmod mv cat
+resolve follow; kept; about
+u=
+if [ -z "$n" ] || [ -d "./$n" ]; then [ -z "$n" ] || enter "./$n/"; q=$PWD; kept
+elif [ -z "$m" ] && [ -e "./$n" ]; then no notdir; fi
+case $q in /proc|/proc/*|/sys|/sys/*) no kernel;; esac
+u=${PWD%/}/@UPLOAD@$ONCEBOX_TOKEN
+way "$u"
+c=$(ln -s "$q" "$w/target" 2>&1) || why "$c"
+c=$(mkdir -m 700 "./@UPLOAD@$ONCEBOX_TOKEN" 2>&1) || why "$c"
+echo end=ok
+"""
+
+# A job of its own: it prints to whoever follows it, and its exit code says how it ended. Before it stand lines that
+# set ONCEBOX_TOKEN, ONCEBOX_FILES (members that are no directories), ONCEBOX_ROOT (the directory's own mode, or
+# nothing) and ONCEBOX_PATH. What is unpacked is put in place by renames: all at once where no directory was, else each
+# name of the archive that is not a directory there already.
+UNPACK = r"""
+no() { [ -z "$undo" ] || clean; echo "end=$1"; echo "oncebox: not unpacked: $1" >&2; exit 1; }
+undo=1
+q=$(readlink "$w/target" && echo .) || no lost; q=${q%??}
+cd -P "$w/to" 2>/dev/null || no lost
+t=$PWD; : >unpacking; mkdir stage || no full
+c=$( { cat [0-9]* | tar -xpof - -C stage; } 2>&1) || case $c in
+*"No space left on device"*|*"uota exceeded"*) no full;; *"Permission denied"*) no denied;; *) why "$c";; esac
+rm -f [0-9]*
+d=${q%/*}/ n=${q##*/}
+if [ ! -e "$q" ] && [ ! -L "$q" ]; then
+[ -d "$d" ] || c=$(mkdir -p "$d" 2>&1) || why "$c"
+enter "$d"; [ "${PWD%/}/" = "$d" ] || no changed
+[ "$ONCEBOX_ROOT" ] || ONCEBOX_ROOT=755
+c=$(chmod "$ONCEBOX_ROOT" "$t/stage" 2>&1) || why "$c"
+c=$(mv -fT "$t/stage" "./$n" 2>&1) || case $c in
+*nrecognized*|*nvalid*) [ ! -e "./$n" ] || no changed; c=$(mv "$t/stage" "./$n" 2>&1) || why "$c";; *) why "$c";; esac
+clean; echo end=ok; exit 0; fi
+each() { for x in "$t/stage/$1"* "$t/stage/$1".[!.]* "$t/stage/$1"..?*; do
+[ -e "$x" ] || [ -L "$x" ] || continue; set -- "$1" "$2" "${x##*/}"; $2 "$1" "$3"; done; }
+folder() { [ -d "$1" ] && [ ! -L "$1" ]; }
+look() { if folder "$t/stage/$1$2"; then
+if [ -e "$q/$1$2" ] || [ -L "$q/$1$2" ]; then
+[ -d "$q/$1$2" ] || no notdir
+cd -P "$q/$1$2" 2>/dev/null || no denied
+case $PWD/ in "${q%/}"/*) ;; *) no outside;; esac
+case $PWD/ in "$f"/*) no fence;; esac
+[ -w . ] || no denied
+each "$1$2/" look; fi
+elif [ -d "$q/$1$2" ] && [ ! -L "$q/$1$2" ]; then no isdir; fi; }
+left() { find "$t/stage" ! -type d -exec sh -c 'for x; do printf .; done' sh {} + 2>/dev/null | wc -c; }
+place() { if folder "$t/stage/$1$2" && [ -d "$q/$1$2" ]; then chmod u+rwx "$t/stage/$1$2"; each "$1$2/" place
+else c=$(mv -f "$t/stage/$1$2" "$q/$1" 2>&1) || { c="$c"; echo "placed=$((ONCEBOX_FILES - $(left)))"; why "$c"; }; fi; }
+each '' look
+each '' place
+clean; echo end=ok; exit 0
+"""
+
+# The tar of a directory, made in the way while it is read. What takes long goes on behind: `more`.
+PACK = r"""
+need tar mkdir chmod
+resolve follow all; kept; about
+[ -z "$n" ] || enter "./$n/"
+q=$PWD; kept
+case $q in /proc|/proc/*|/sys|/sys/*|/dev|/dev/*) no kernel;; esac
+[ -r . ] && [ -x . ] || no denied
+way .
+set -- --exclude='@UPLOAD@*'
+case $f in "${q%/}"/*) set -- "$@" "--exclude=.${f#"${q%/}"}";; esac
+[ "$q" != / ] || set -- "$@" --exclude=./proc --exclude=./sys --exclude=./dev
+c=$(tar --exclude=x -cf /dev/null -C "$w" to 2>&1) || case $c in
+*nrecognized*|*nvalid*|*nknown*) [ $# = 1 ] && ! { find . -name '@UPLOAD@*' | head -c 1 | grep -q .; } || {
+echo "tool=tar --exclude"; no tool; }; set --;; esac
+gnu=; case $(tar --version 2>/dev/null) in *GNU*) gnu=1; set -- --hard-dereference "$@";; esac
+{ tar -cf "$w/tar" "$@" . 2>"$w/said" & echo $! >"$w/pid"; wait $!; c=$?
+[ $c = 1 ] && [ "$gnu" ] && c=0
+echo $c >"$w/code"; mv "$w/code" "$w/end"; } >/dev/null 2>&1 &
+t=0; until [ -e "$w/end" ]; do
+[ $((t += 1)) -lt 100 ] || { echo more=1; echo end=ok; exit 0; }
+sleep 0.05 2>/dev/null || { sleep 1; t=$((t + 19)); }; done
+read -r c <"$w/end"
+[ "$c" = 0 ] || { c=$(cat "$w/said"); case $c in
+*"No space left on device"*|*"uota exceeded"*) no full;; *"Permission denied"*) no denied;; *) why "$c";; esac; }
+echo "size=$(stat -c %s "$w/tar")"; echo end=ok
 """

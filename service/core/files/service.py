@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
+from service.core.files.archive import Archives, Packing
 from service.core.files.conditions import Conditions
 from service.core.files.listing import Lists
 from service.core.files.names import Names
@@ -13,14 +14,21 @@ from service.core.files.transfers import Transfers
 from service.core.files.upload import Uploads, Written
 from service.core.limits.room import Share
 from service.core.sandboxes.access import Access
-from service.messages import File, FilePage
+from service.messages import File, FilePage, Job, Unpacked
 
 
 class Files:
     """For one replica. All raise ``SandboxNotFound``, and the problems that `shell` has for what a sandbox says."""
 
     def __init__(
-        self, access: Access, transfers: Transfers, uploads: Uploads, reads: Reads, lists: Lists, names: Names
+        self,
+        access: Access,
+        transfers: Transfers,
+        uploads: Uploads,
+        reads: Reads,
+        lists: Lists,
+        names: Names,
+        archives: Archives,
     ) -> None:
         self._access = access
         self._transfers = transfers
@@ -28,6 +36,7 @@ class Files:
         self.reads = reads
         self._lists = lists
         self._names = names
+        self._archives = archives
 
     async def put(
         self,
@@ -65,6 +74,30 @@ class Files:
             self.reads.of(sandbox_id, path, user=user, read=read) as found,
         ):
             yield found
+
+    async def unpack(
+        self,
+        tenant: str,
+        sandbox_id: str,
+        path: str,
+        body: AsyncIterator[bytes],
+        *,
+        length: int | None,
+        user: str | None,
+        share: Share,
+    ) -> Unpacked | Job:
+        """Unpack a tar into a directory; see `archive`."""
+        async with self._transfers.of(tenant, sandbox_id):
+            return await self._archives.unpack(tenant, sandbox_id, path, body, length=length, user=user, share=share)
+
+    @contextlib.asynccontextmanager
+    async def pack(self, tenant: str, sandbox_id: str, path: str, *, user: str | None) -> AsyncIterator[Packing]:
+        """The tar of a directory, while the block lasts; see `archive`."""
+        async with (
+            self._transfers.of(tenant, sandbox_id),
+            self._archives.pack(sandbox_id, path, user=user) as packing,
+        ):
+            yield packing
 
     async def info(self, tenant: str, sandbox_id: str, path: str, *, user: str | None) -> File:
         """What stands under a path; a link itself."""

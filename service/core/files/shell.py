@@ -104,7 +104,7 @@ class Shell:
         )
         reason = said.lines.get("end", "")
         if reason != "ok":
-            raise _problem(said, reason)
+            raise problem_of(said, reason)
         return said
 
     async def asked(self, sandbox_id: str, work: Awaitable[T]) -> T:
@@ -153,7 +153,7 @@ class Shell:
             while True:
                 done, _ = await asyncio.wait({awake}, timeout=2.0)
                 if done:
-                    return _parsed(awake.result().stdout)
+                    return parsed(awake.result().stdout)
                 if await self._asleep(sandbox_id):
                     raise port.NotReached("the sandbox is paused")
         finally:
@@ -172,7 +172,8 @@ class Shell:
         return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], scripts.HEAD + text)
 
 
-def _parsed(text: str) -> Said:
+def parsed(text: str) -> Said:
+    """The lines ``name=value`` of what a script printed."""
     lines: dict[str, str] = {}
     for line in text.split("\n"):
         name, equals, value = line.partition("=")
@@ -193,7 +194,8 @@ def paused(sandbox_id: str) -> errors.SandboxNotRunning:
     )
 
 
-def _problem(said: Said, reason: str) -> errors.OnceboxError:
+def problem_of(said: Said, reason: str) -> errors.OnceboxError:
+    """What a reason of `scripts` means to a caller."""
     kind, detail = _PROBLEMS.get(reason, (errors.EngineUnavailable, "The sandbox did not answer as it should."))
     if reason == "tool":
         detail = (

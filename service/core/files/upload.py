@@ -55,14 +55,19 @@ class Written(msgspec.Struct, frozen=True):
 class Pieces:
     """The bytes of one upload on their way into its directory; one piece is sent while the next one comes."""
 
-    def __init__(self, send: Callable[[str, list[bytes]], Awaitable[None]], share: Share, *, most: int) -> None:
+    def __init__(
+        self, send: Callable[[str, list[bytes]], Awaitable[None]], share: Share, *, most: int, besides: int = 0
+    ) -> None:
+        """``share`` holds ``besides`` bytes for others, and ``2 * LEAST`` for this."""
         self._send = send
         self._share = share
         self._most = most
+        self._besides = besides
         self._waiting: list[bytes] = []
         self._size = 0
         self._since = 0.0
         self._sending: asyncio.Task[None] | None = None
+        self._under_way = 0
         self._sent = 0
         self.total = 0
         """Bytes so far."""
@@ -108,15 +113,16 @@ class Pieces:
 
     def _room_for(self, more: int) -> bool:
         size = self._size + more
-        under_way = self._share.held - max(self._size, LEAST)
-        return size <= PIECE and (size <= LEAST or self._share.take(max(under_way, 0) + size))
+        if size > PIECE:
+            return False
+        return size <= LEAST or self._share.take(self._besides + max(self._under_way, LEAST) + size)
 
     async def _flush(self) -> None:
         if self._sending is not None:
             await self._sending
-        piece, size = self._waiting, self._size
+        piece, self._under_way = self._waiting, self._size
         self._waiting, self._size = [], 0
-        self._share.shrink(max(size, LEAST) + LEAST)
+        self._share.shrink(self._besides + max(self._under_way, LEAST) + LEAST)
         name = f"{self._sent:06d}.{identity.random_token()[:8]}"
         self._sent += 1
         self._sending = asyncio.ensure_future(self._send(name, piece))
@@ -188,6 +194,8 @@ class Uploads:
         await self._store.plan("uploads", sandbox_id, after=scripts.STALE_UPLOAD + 60)
         try:
             yield await self._shell.run(sandbox_id, script, path=path, token=token, user=who), token
+        except errors.OutcomeUnknown:  # what reads it may be at work
+            raise
         except BaseException as error:
             removal = self._tasks.start(self._removed(sandbox_id, token), f"upload of {sandbox_id}", told=False)
             if isinstance(error, errors.OnceboxError):
@@ -201,6 +209,10 @@ class Uploads:
 
     async def fill(self, sandbox_id: str, token: str, body: AsyncIterator[bytes], share: Share) -> int:
         """Send all of ``body`` into the directory; how many bytes."""
+        return await Pieces(self.sender(sandbox_id, token), share, most=self.most).all_of(body)
+
+    def sender(self, sandbox_id: str, token: str) -> Callable[[str, list[bytes]], Awaitable[None]]:
+        """Sends a piece into the directory, under a name."""
         turn = self._turns.setdefault(sandbox_id, asyncio.Semaphore(AT_ONCE))
         to = f"{self._shell.directory.rstrip('/')}/.way.{token}/to"
 
@@ -208,7 +220,7 @@ class Uploads:
             async with turn:
                 await self._shell.asked(sandbox_id, self._sent(sandbox_id, f"{to}/{name}", piece))
 
-        return await Pieces(send, share, most=self.most).all_of(body)
+        return send
 
     async def _sent(self, sandbox_id: str, path: str, piece: list[bytes]) -> None:
         """One piece. Sent again only where nothing of it got there: a late copy would empty what is being joined."""

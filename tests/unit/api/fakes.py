@@ -35,6 +35,7 @@ from service.messages import (
     SandboxPage,
     SandboxState,
     SubmitJob,
+    Unpacked,
 )
 from service.settings import Settings
 
@@ -232,6 +233,17 @@ class _Files:
 
     async def chunks(self, found: Found, part: Part, share: Share) -> AsyncIterator[bytes]:
         yield self.core.output[part.start : part.end]
+
+    async def unpack(
+        self, tenant: str, sandbox_id: str, path: str, body: AsyncIterator[bytes], *, share: Share, **asked: Any
+    ) -> Unpacked | Job:
+        self.core.note("unpack", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
+        return Unpacked(files=1, bytes=len(b"".join([chunk async for chunk in body])))
+
+    @contextlib.asynccontextmanager
+    async def pack(self, tenant: str, sandbox_id: str, path: str, **asked: Any) -> AsyncIterator[Any]:
+        self.core.note("pack", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
+        yield None
 
     async def info(self, tenant: str, sandbox_id: str, path: str, **asked: Any) -> File:
         self.core.note("info", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)

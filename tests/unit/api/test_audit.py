@@ -30,6 +30,7 @@ CHANGES: list[tuple[str, str, Any, dict[str, str]]] = [
     ("POST", "/v1/exec", RUN, {"action": "exec.run", "command_id": COMMAND_ID, "sandbox_id": "sb"}),
     ("PUT", "/v1/sandboxes/sb/files?path=f", b"", {"action": "file.write", "sandbox_id": "sb", "path": "f"}),
     ("DELETE", "/v1/sandboxes/sb/files?path=f", None, {"action": "file.remove", "sandbox_id": "sb", "path": "f"}),
+    ("PUT", "/v1/sandboxes/sb/archive?path=d", b"", {"action": "archive.write", "sandbox_id": "sb", "path": "d"}),
     ("POST", "/v1/sandboxes/sb/directories", {"path": "d"},
      {"action": "directory.create", "sandbox_id": "sb", "path": "d"}),
     ("DELETE", f"/v1/exec-jobs/{COMMAND_ID}", None,
