@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from service.core.files.archive import Packing
 
 TAR = "application/x-tar"
-TYPES = (TAR, "application/gzip", "application/x-gzip")
+TYPES = (TAR, "application/gzip", "application/x-gzip", "application/octet-stream")
 
 
 async def put(call: Call, query: FileQuery) -> Response:

@@ -19,11 +19,11 @@ SILENCE_SECONDS = 30.0
 
 
 def check_raw(exchange: Exchange, types: tuple[str, ...] = ()) -> None:
-    """Raises ``UnsupportedMediaType`` for a body that is compressed for its way, or of none of ``types``, if any."""
+    """Raises ``UnsupportedMediaType`` for a body that is compressed for its way, or says to be none of ``types``."""
     if (exchange.header("content-encoding") or "identity").strip().lower() != "identity":
         raise UnsupportedMediaType("The body must not be compressed for its way (Content-Encoding)")
     kind = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
-    if types and kind not in types:
+    if types and kind and kind not in types:
         raise UnsupportedMediaType(f"The body must be of one of these types: {', '.join(types)}")
 
 
