@@ -76,6 +76,8 @@ def default_of(name: str) -> str:
         return "5, embedded 0"
     if value is None or value == () or value is False:
         return ""
+    if value is True:
+        return "`1`"
     if name == "workspace_dirs":
         value = ",".join(f"{directory}:{mount}" for directory, mount in value)
     if isinstance(value, float):

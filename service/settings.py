@@ -107,6 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Not set: 5, or 0 where there is no other replica (``standalone``)."""
     metrics_token: str | None = None
     """Bearer token for ``/metrics``; not set: from loopback only."""
+    console: bool = True
+    """Serve the page for people, ``/console``; 0: there is none."""
     insecure: bool = False
     """Bind to other addresses than loopback without keys."""
 
@@ -336,6 +338,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "shutdown_grace": _seconds(0),
     "shutdown_delay": _seconds(0),
     "metrics_token": _secret,
+    "console": _flag,
     "insecure": _flag,
 }
 _SECRET = frozenset({"redis_url", "engine_url", "engine_api_key", "secret", "url", "api_key", "metrics_token"})

@@ -50,6 +50,8 @@ class Application:
             system.Documents(*openapi.documents()),
             scraping.Scrape(observed.render if observed else None, settings.metrics_token),
         )
+        if not settings.console:
+            self.endpoints = [each for each in self.endpoints if not each.path.startswith(routes.CONSOLE)]
         self._http = observed.traced(self._assembled()) if observed else self._assembled()
 
     def stop_waiting(self) -> None:

@@ -44,6 +44,7 @@ def _documents() -> tuple[bytes, str]:
 
 def describe(endpoints: Sequence[routes.Endpoint[Any]]) -> dict[str, Any]:
     """The OpenAPI document of ``endpoints``."""
+    endpoints = [endpoint for endpoint in endpoints if endpoint.documented]
     kinds = _kinds(endpoints)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
     by_kind = dict(zip(map(_name, kinds), schemas, strict=True))

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from service import errors, messages
-from service.api import archives, execs, files, jobs, parameters, sandboxes, scraping, system
+from service.api import archives, console, execs, files, jobs, parameters, sandboxes, scraping, system
 from service.api.decoding import decode_body, decode_query
 from service.api.exchange import Call, Exchange
 from service.api.problems import problem_response
@@ -26,6 +26,7 @@ S = TypeVar("S", bound="msgspec.Struct")
 Errors = tuple[type[errors.OnceboxError], ...]
 
 PREFIX = "/v1"
+CONSOLE = "/console"
 
 STORE: Errors = (errors.StoreUnavailable,)
 SANDBOX: Errors = (errors.SandboxNotFound, errors.EngineUnavailable, errors.StoreUnavailable)
@@ -58,6 +59,8 @@ class Endpoint(Generic[S]):
     """Something comes into being: every answer carries the Idempotency-Key in force."""
     tenant: bool = True
     """Needs to know who asks, and is there with and without ``/v1``."""
+    documented: bool = True
+    """Part of the interface."""
     media: str = "application/json"
     other_statuses: Sequence[int] = field(default=())
     other_media: str | None = None
@@ -110,6 +113,7 @@ def table(
         *_commands(),
         *_jobs(),
         *_system(readiness, documents, scrape or scraping.Scrape()),
+        *_console(),
     ]
 
 
@@ -235,6 +239,16 @@ def _system(readiness: system.Readiness, documents: system.Documents, scrape: sc
         ),
         Endpoint("GET", "/docs", documents.docs, nothing, 200, None, tenant=False, media="text/html"),
     ]
+
+
+def _console() -> list[Endpoint[Any]]:
+    return [
+        Endpoint(
+            "GET", CONSOLE + path, console.page(path), parameters.Nothing, 200, None, tenant=False,
+            documented=not path, media="text/html", other_statuses=(304,), headers=("If-None-Match",),
+        )
+        for path in sorted(console.pages())
+    ]  # fmt: skip
 
 
 class Path:

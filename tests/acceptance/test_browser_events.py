@@ -38,10 +38,10 @@ async def rig(_redis_is_there: None, spawn: Spawner, tmp_path: Path) -> AsyncIte
 
 
 @pytest.fixture
-async def browser(spawn: Spawner, tmp_path: Path) -> AsyncIterator[Browser]:
+async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     if chromium() is None:
         missing("no Chromium: neither ONCEBOX_TEST_CHROMIUM nor PATH has one; as root, `make test` installs one")
-    async with Browser(spawn, tmp_path) as browser:
+    async with Browser(tmp_path) as browser:
         yield browser
 
 

@@ -1,0 +1,1 @@
+"""The console's own logic, apart from the document, and the page in a real browser."""

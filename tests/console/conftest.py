@@ -1,0 +1,17 @@
+"""A browser for each test, which must not complain of anything."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import Browser, chromium
+from tests.support.missing import missing
+
+
+@pytest.fixture
+async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
+    if chromium() is None:
+        missing("no Chromium: neither ONCEBOX_TEST_CHROMIUM nor PATH has one; as root, `make test` installs one")
+    async with Browser(tmp_path) as browser:
+        yield browser
