@@ -46,7 +46,7 @@ class ExecdFiles(Execd):
         timeout: float = 300,
     ) -> None:
         """One multipart upload."""
-        form = _Form({"path": path, **_permission(mode, owner, group)}, data, length)
+        form = _Form({"path": _text(path), **_permission(mode, owner, group)}, data, length)
         deadline = Deadline(total=timeout)
         try:
             async with self.open(
@@ -126,11 +126,13 @@ class ExecdFiles(Execd):
         group: str | None = None,
     ) -> None:
         """Make a directory, and its parents."""
-        await self._post(Call.MAKE_DIRECTORY, sandbox_id, "/directories", {path: _permission(mode, owner, group)})
+        await self._post(
+            Call.MAKE_DIRECTORY, sandbox_id, "/directories", {_text(path): _permission(mode, owner, group)}
+        )
 
     async def move(self, sandbox_id: str, source: str, target: str) -> None:
         """Rename to a name that is free."""
-        await self._post(Call.MOVE, sandbox_id, "/files/mv", [{"src": source, "dest": target}])
+        await self._post(Call.MOVE, sandbox_id, "/files/mv", [{"src": _text(source), "dest": _text(target)}])
 
     async def set_permissions(
         self,
@@ -142,7 +144,7 @@ class ExecdFiles(Execd):
         group: str | None = None,
     ) -> None:
         """Set the mode, the owner and the group."""
-        body = {path: _permission(mode, owner, group)}
+        body = {_text(path): _permission(mode, owner, group)}
         await self._post(Call.PERMISSIONS, sandbox_id, "/files/permissions", body)
 
     async def remove_files(self, sandbox_id: str, paths: Sequence[str]) -> None:
@@ -225,10 +227,14 @@ def _permission(mode: int | None, owner: str | None, group: str | None) -> dict[
 
 
 def _query(path: str) -> str:
-    try:
-        return f"path={quote(path, safe='')}"
-    except UnicodeEncodeError:
-        raise PathInvalid("the path is not valid Unicode") from None
+    return f"path={quote(_text(path), safe='')}"
+
+
+def _text(path: str) -> str:
+    """The path, which must be Unicode. Raises ``PathInvalid``."""
+    if not path.isascii() and any("\ud800" <= each <= "\udfff" for each in path):
+        raise PathInvalid("the path is not valid Unicode")
+    return path
 
 
 def _range(incoming: Incoming, offset: int, length: int) -> Download:

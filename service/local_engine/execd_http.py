@@ -290,7 +290,7 @@ def _unseekable() -> int:
 
 def _disposition(name: str) -> str:
     if name.isascii():
-        return f'attachment; filename="{name}"'
+        return f'attachment; filename="{name}"'.replace("\n", " ").replace("\r", " ")
     encoded = quote(name)
     return f"attachment; filename=\"{encoded}\"; filename*=UTF-8''{encoded}"
 
