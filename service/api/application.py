@@ -10,7 +10,7 @@ from service.api import openapi, routes, scraping, system
 from service.api.auditing import Audit
 from service.api.auth import Authenticator, NoKeys
 from service.api.middleware import Auth, Body, Edge, Guard, Keys
-from service.api.observing import Observed, Observer
+from service.api.observing import Observed, RequestObserver
 from service.api.rates import RateLimits
 from service.api.turns import Turns
 from service.errors import NotFound
@@ -44,9 +44,9 @@ class Application:
         self.authenticator = authenticator or authenticator_of(settings)
         self.manages_core = manages_core
         self.draining = False
-        self.observer: Observer = observed.observer if observed else Observer()
+        self.observer: RequestObserver = observed.observer if observed else RequestObserver()
         self.endpoints = routes.table(
-            system.Readiness(self._is_draining, self.observer.readiness),
+            system.ReadyHandler(self._is_draining, self.observer.readiness),
             system.Documents(*openapi.documents()),
             scraping.Scrape(observed.render if observed else None, settings.metrics_token),
         )

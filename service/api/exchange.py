@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from service import context
 from service.api.caller import Caller, CallerGone
-from service.api.observing import Observer, Wait
+from service.api.observing import RequestObserver, Wait
 from service.core.model.identity import MadeKey, parse_command_id, random_token
 from service.errors import InvalidIdempotencyKey, InvalidRequest, JobNotFound, SandboxNotFound
 
@@ -59,7 +59,7 @@ class Exchange:
     command_id: str | None = None
     """For logs: the job that this is about, where it is known."""
     wait: Wait = "none"
-    observer: Observer = field(default_factory=Observer)
+    observer: RequestObserver = field(default_factory=RequestObserver)
     hung_up: bool = False
     """The caller closed its side while it was waiting, and was answered with what there was."""
     sent_at: float | None = None

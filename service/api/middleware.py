@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from service import context
 from service.api.caller import CallerGone
 from service.api.exchange import Exchange, shown_key
-from service.api.observing import Observer
+from service.api.observing import RequestObserver
 from service.api.problems import problem_response
 from service.core.limits.room import Room
 from service.core.model.cursors import PIECE
@@ -73,12 +73,12 @@ class Edge:
         *,
         draining: Callable[[], bool],
         route_of: Callable[[str], str | None],
-        observer: Observer | None = None,
+        observer: RequestObserver | None = None,
     ) -> None:
         self.app = app
         self.draining = draining
         self.route_of = route_of
-        self.observer = observer or Observer()
+        self.observer = observer or RequestObserver()
         self._dropping: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ Wait = Literal["none", "long_poll", "events", "exec"]
 """What a request asked to wait for, so that its age is not its latency."""
 
 
-class Observer:
+class RequestObserver:
     """Told of requests. This one keeps nothing."""
 
     def request(self, route: str | None, method: str, status: int | None, wait: Wait, seconds: float) -> None:
@@ -35,7 +35,7 @@ class Observed(Protocol):
     """An application that tells of itself."""
 
     @property
-    def observer(self) -> Observer:
+    def observer(self) -> RequestObserver:
         """Told of requests."""
         ...
 

@@ -38,7 +38,7 @@ def documents() -> tuple[bytes, str]:
 @functools.cache
 def _documents() -> tuple[bytes, str]:
     nowhere = system.Documents(b"", "")
-    document = describe(routes.table(system.Readiness(lambda: False), nowhere))
+    document = describe(routes.table(system.ReadyHandler(lambda: False), nowhere))
     return msgspec.json.encode(document), docs.page(document)
 
 

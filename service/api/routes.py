@@ -104,7 +104,7 @@ class Endpoint(Generic[S]):
 
 
 def table(
-    readiness: system.Readiness, documents: system.Documents, scrape: scraping.Scrape | None = None
+    readiness: system.ReadyHandler, documents: system.Documents, scrape: scraping.Scrape | None = None
 ) -> list[Endpoint[Any]]:
     """Every route there is."""
     return [
@@ -211,7 +211,9 @@ def _jobs() -> list[Endpoint[Any]]:
     ]  # fmt: skip
 
 
-def _system(readiness: system.Readiness, documents: system.Documents, scrape: scraping.Scrape) -> list[Endpoint[Any]]:
+def _system(
+    readiness: system.ReadyHandler, documents: system.Documents, scrape: scraping.Scrape
+) -> list[Endpoint[Any]]:
     nothing = parameters.Nothing
     return [
         Endpoint("GET", "/healthz", system.healthz, nothing, 200, messages.Health, tenant=False),

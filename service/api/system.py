@@ -23,7 +23,7 @@ async def healthz(_call: Call, _: Nothing) -> Response:
     return reply(Health(status="ok"))
 
 
-class Readiness:
+class ReadyHandler:
     """``GET /readyz``."""
 
     def __init__(self, draining: Callable[[], bool], told: Callable[[bool], None] = lambda _: None) -> None:

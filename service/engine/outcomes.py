@@ -106,7 +106,7 @@ class Phase(IntEnum):
     """Status and headers of the reply are here."""
 
 
-class Failure(Enum):
+class TransportFailure(Enum):
     """How the transport failed; the value is part of the message."""
 
     CONNECT = "could not connect"
@@ -118,17 +118,17 @@ class Failure(Enum):
     ENCODED = "the reply is compressed, which was not asked for"
 
 
-_CAUSES: dict[Failure, LossCause] = {Failure.TIMEOUT: "silent", Failure.DROPPED: "dropped"}
+_CAUSES: dict[TransportFailure, LossCause] = {TransportFailure.TIMEOUT: "silent", TransportFailure.DROPPED: "dropped"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class CallReport:
     """What happened on one call. ``body`` is whole, or ``failure`` says why not."""
 
     call: Call
     side: Side
     phase: Phase
-    failure: Failure | None = None
+    failure: TransportFailure | None = None
     status: int = 0
     content_type: str = ""
     body: bytes = b""
@@ -145,37 +145,37 @@ def clean(text: str, limit: int = MAX_MESSAGE) -> str:
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
 
 
-def outcome(exchange: Exchange) -> EngineError | None:
-    """The error that ``exchange`` came to, or ``None``: an answer, whose body is still to be parsed."""
-    if exchange.phase is Phase.NOT_CONNECTED:
-        return _not_reached(NotReached(_describe(exchange)), exchange)
-    if exchange.failure is Failure.TOO_LARGE and exchange.call is Call.LIST_FILES:
-        return AnswerTooLarge(_describe(exchange))
-    if exchange.failure is not None:
-        lost = Unclear(_describe(exchange), status=exchange.status or None)
-        lost.cause = _CAUSES.get(exchange.failure, "invalid")
+def outcome(report: CallReport) -> EngineError | None:
+    """The error that ``report`` came to, or ``None``: an answer, whose body is still to be parsed."""
+    if report.phase is Phase.NOT_CONNECTED:
+        return _not_reached(NotReached(_describe(report)), report)
+    if report.failure is TransportFailure.TOO_LARGE and report.call is Call.LIST_FILES:
+        return AnswerTooLarge(_describe(report))
+    if report.failure is not None:
+        lost = Unclear(_describe(report), status=report.status or None)
+        lost.cause = _CAUSES.get(report.failure, "invalid")
         return lost
-    if 200 <= exchange.status < 300:
+    if 200 <= report.status < 300:
         return None
-    if exchange.status == 416 and exchange.call in (Call.READ, Call.DOWNLOAD):
+    if report.status == 416 and report.call in (Call.READ, Call.DOWNLOAD):
         return None
-    problem = _problem(exchange)
+    problem = _problem(report)
     if problem is None:
-        return Unclear(_describe(exchange), status=exchange.status)
-    kind = _kind(exchange, problem)
+        return Unclear(_describe(report), status=report.status)
+    kind = _kind(report, problem)
     error = kind(
-        clean(problem.message) or f"{exchange.call.value}: HTTP {exchange.status}",
+        clean(problem.message) or f"{report.call.value}: HTTP {report.status}",
         code=problem.code,
-        status=exchange.status,
-        retry_after=retry_after(exchange.retry_after),
+        status=report.status,
+        retry_after=retry_after(report.retry_after),
     )
-    return _not_reached(error, exchange) if isinstance(error, NotReached) else error
+    return _not_reached(error, report) if isinstance(error, NotReached) else error
 
 
-def _not_reached(error: NotReached, exchange: Exchange) -> NotReached:
+def _not_reached(error: NotReached, report: CallReport) -> NotReached:
     """The proxy tells a closed port and a dead host by one code; directly only a closed port counts."""
-    by_proxy = exchange.side is Side.PROXY and exchange.phase is Phase.HEAD
-    error.refused = by_proxy or (exchange.side is Side.DIRECT and exchange.failure is Failure.REFUSED)
+    by_proxy = report.side is Side.PROXY and report.phase is Phase.HEAD
+    error.refused = by_proxy or (report.side is Side.DIRECT and report.failure is TransportFailure.REFUSED)
     return error
 
 
@@ -185,12 +185,12 @@ class _Problem:
     message: str
 
 
-def _problem(exchange: Exchange) -> _Problem | None:
+def _problem(report: CallReport) -> _Problem | None:
     """The engine's own account of an error; ``None`` for anything that is not one of its shapes."""
-    if "json" not in exchange.content_type.lower():
+    if "json" not in report.content_type.lower():
         return None
     try:
-        found = msgspec.json.decode(exchange.body)
+        found = msgspec.json.decode(report.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not isinstance(found, dict):
@@ -198,11 +198,11 @@ def _problem(exchange: Exchange) -> _Problem | None:
     code, message, detail = found.get("code"), found.get("message", ""), found.get("detail")
     if isinstance(code, str) and code and isinstance(message, str):
         return _Problem(clean(code, 100), message)
-    if exchange.side is not Side.DIRECT and isinstance(detail, str) and detail:
+    if report.side is not Side.DIRECT and isinstance(detail, str) and detail:
         return _Problem(None, detail)
-    if exchange.side is not Side.DIRECT and isinstance(detail, list) and detail:
+    if report.side is not Side.DIRECT and isinstance(detail, list) and detail:
         return _Problem(None, "; ".join(_validation(each) for each in detail[:5]))
-    if exchange.status == 401 and isinstance(found.get("error"), str):
+    if report.status == 401 and isinstance(found.get("error"), str):
         return _Problem(None, found["error"])
     return None
 
@@ -218,17 +218,17 @@ def _validation(item: Any) -> str:
     return clean(f"{place}: {item.get('msg', 'invalid')}", 100)
 
 
-def _kind(exchange: Exchange, problem: _Problem) -> type[EngineError]:
+def _kind(report: CallReport, problem: _Problem) -> type[EngineError]:
     code = problem.code or ""
-    if 400 <= exchange.status < 500:
-        return _client_error(exchange, code, problem.message)
-    if exchange.call is Call.CREATE and (kind := _create_error(code, problem.message)):
+    if 400 <= report.status < 500:
+        return _client_error(report, code, problem.message)
+    if report.call is Call.CREATE and (kind := _create_error(code, problem.message)):
         return kind
-    if exchange.status == 502 and exchange.side is Side.PROXY and code == "BACKEND_CONNECTION_FAILED":
+    if report.status == 502 and report.side is Side.PROXY and code == "BACKEND_CONNECTION_FAILED":
         return NotReached
-    if exchange.status == 500 and exchange.call is Call.INTERRUPT and code == "RUNTIME_ERROR":
+    if report.status == 500 and report.call is Call.INTERRUPT and code == "RUNTIME_ERROR":
         return CommandNotRunning
-    if exchange.side is not Side.LIFECYCLE and exchange.call in _FILE_CALLS and code == "RUNTIME_ERROR":
+    if report.side is not Side.LIFECYCLE and report.call in _FILE_CALLS and code == "RUNTIME_ERROR":
         return file_error(problem.message)
     return Unclear
 
@@ -256,22 +256,22 @@ def _create_error(code: str, message: str) -> type[EngineError] | None:
     return None
 
 
-def _client_error(exchange: Exchange, code: str, message: str) -> type[EngineError]:
-    if exchange.status in (408, 425, 499):
+def _client_error(report: CallReport, code: str, message: str) -> type[EngineError]:
+    if report.status in (408, 425, 499):
         return Unclear
-    if exchange.status == 429 or code.endswith(("QUOTA_EXCEEDED", "POOL_CAPACITY_EXHAUSTED")):
+    if report.status == 429 or code.endswith(("QUOTA_EXCEEDED", "POOL_CAPACITY_EXHAUSTED")):
         return Busy
-    if exchange.status in (401, 403):
+    if report.status in (401, 403):
         return Denied
-    if exchange.side is not Side.LIFECYCLE and (kind := _execd_error(exchange, code, message)):
+    if report.side is not Side.LIFECYCLE and (kind := _execd_error(report, code, message)):
         return kind
-    if exchange.side is Side.DIRECT:
-        return Refused if exchange.status == 400 else Unclear
-    if exchange.status == 404 and code.endswith("SANDBOX_NOT_FOUND"):
+    if report.side is Side.DIRECT:
+        return Refused if report.status == 400 else Unclear
+    if report.status == 404 and code.endswith("SANDBOX_NOT_FOUND"):
         return SandboxMissing
     if code.endswith("POD_IP_NOT_AVAILABLE"):
         return NoAddress
-    if exchange.status == 409:
+    if report.status == 409:
         return SandboxNotReady
     return Refused
 
@@ -292,22 +292,22 @@ _UNKNOWN_COMMAND = ("INVALID_REQUEST_BODY", "COMMAND_NOT_FOUND")
 """execd 1.0 says the first of an unknown id."""
 
 
-def _execd_error(exchange: Exchange, code: str, message: str) -> type[EngineError] | None:
-    if exchange.status == 400 and exchange.call is Call.LIST_FILES:
+def _execd_error(report: CallReport, code: str, message: str) -> type[EngineError] | None:
+    if report.status == 400 and report.call is Call.LIST_FILES:
         return list_error(message)
-    if exchange.status != 404:
+    if report.status != 404:
         return None
-    if exchange.call in _COMMAND_CALLS and code in _UNKNOWN_COMMAND:
+    if report.call in _COMMAND_CALLS and code in _UNKNOWN_COMMAND:
         return CommandMissing
-    if exchange.call in _FILE_CALLS and code == "FILE_NOT_FOUND":
+    if report.call in _FILE_CALLS and code == "FILE_NOT_FOUND":
         return FileMissing
     return None
 
 
-def _describe(exchange: Exchange) -> str:
-    what = exchange.failure.value if exchange.failure else f"HTTP {exchange.status}"
-    detail = f" ({clean(exchange.detail, 150)})" if exchange.detail else ""
-    return f"{exchange.call.value} ({exchange.side.value}): {what}{detail}"
+def _describe(report: CallReport) -> str:
+    what = report.failure.value if report.failure else f"HTTP {report.status}"
+    detail = f" ({clean(report.detail, 150)})" if report.detail else ""
+    return f"{report.call.value} ({report.side.value}): {what}{detail}"
 
 
 def retry_after(text: str | None) -> float | None:

@@ -18,7 +18,7 @@ import msgspec
 from service.engine.http1 import Connection, Pool, Response, place_of, request_bytes
 from service.engine.names import Names
 from service.engine.observing import Observe, Trace
-from service.engine.outcomes import Call, Exchange, Failure, Phase, Side, clean, outcome
+from service.engine.outcomes import Call, CallReport, Phase, Side, TransportFailure, clean, outcome
 from service.ports.engine import EngineError, FileSystemError, NotReached, Refused, Unclear
 
 CONNECT = 15.0
@@ -106,12 +106,12 @@ class Incoming:
     async def check(self) -> None:
         """Raises what the status and an error's body come to; leaves the body of an answer unread."""
         if self.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
-            raise self._failed(Failure.ENCODED)
-        exchange = self._exchange(b"")
-        if outcome(exchange) is None:
+            raise self._failed(TransportFailure.ENCODED)
+        report = self._report(b"")
+        if outcome(report) is None:
             return
         body = await self._bounded(MAX_ERROR)
-        error = outcome(self._exchange(body or b""))
+        error = outcome(self._report(body or b""))
         if error is not None:
             raise error
 
@@ -120,7 +120,7 @@ class Incoming:
         await self.check()
         body = await self._bounded(limit)
         if body is None:
-            raise self._failed(Failure.TOO_LARGE)
+            raise self._failed(TransportFailure.TOO_LARGE)
         return Reply(self.status, self.headers, body)
 
     async def counted(self, length: int) -> AsyncIterator[bytes]:
@@ -130,12 +130,12 @@ class Incoming:
             async for piece in self.pieces():
                 left -= len(piece)
                 if left < 0:
-                    raise self._failed(Failure.TOO_LARGE)
+                    raise self._failed(TransportFailure.TOO_LARGE)
                 yield piece
         except TRANSPORT_ERRORS as error:
             raise _transport_error(self._request, _Progress(Phase.HEAD, self.status), error) from error
         if left:
-            raise self._failed(Failure.DROPPED)
+            raise self._failed(TransportFailure.DROPPED)
 
     async def at_most(self, limit: int) -> bytes:
         """The beginning of the body, up to ``limit`` bytes; the rest is not taken."""
@@ -161,8 +161,8 @@ class Incoming:
                 return None
         return bytes(taken)
 
-    def _exchange(self, body: bytes, failure: Failure | None = None) -> Exchange:
-        return Exchange(
+    def _report(self, body: bytes, failure: TransportFailure | None = None) -> CallReport:
+        return CallReport(
             call=self._request.call,
             side=self._request.side,
             phase=Phase.HEAD,
@@ -173,8 +173,8 @@ class Incoming:
             retry_after=self.headers.get("retry-after"),
         )
 
-    def _failed(self, failure: Failure) -> EngineError:
-        return outcome(self._exchange(b"", failure)) or Unclear(failure.value)
+    def _failed(self, failure: TransportFailure) -> EngineError:
+        return outcome(self._report(b"", failure)) or Unclear(failure.value)
 
 
 class Transport:
@@ -339,14 +339,14 @@ def _headers(request: Request) -> dict[str, str]:
 
 def _transport_error(request: Request, progress: _Progress, error: Exception) -> EngineError:
     if progress.phase is Phase.NOT_CONNECTED:
-        failure = Failure.REFUSED if isinstance(error, ConnectionRefusedError) else Failure.CONNECT
+        failure = TransportFailure.REFUSED if isinstance(error, ConnectionRefusedError) else TransportFailure.CONNECT
     elif isinstance(error, TimeoutError):
-        failure = Failure.TIMEOUT
+        failure = TransportFailure.TIMEOUT
     elif isinstance(error, (OSError, EOFError)):
-        failure = Failure.DROPPED
+        failure = TransportFailure.DROPPED
     else:
-        failure = Failure.INVALID
-    exchange = Exchange(
+        failure = TransportFailure.INVALID
+    report = CallReport(
         call=request.call,
         side=request.side,
         phase=progress.phase,
@@ -354,7 +354,7 @@ def _transport_error(request: Request, progress: _Progress, error: Exception) ->
         status=progress.status,
         detail=clean(f"{type(error).__name__}: {error}", 150),
     )
-    return outcome(exchange) or Unclear(failure.value)
+    return outcome(report) or Unclear(failure.value)
 
 
 def _label(error: EngineError) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import service
-from service.api.observing import Observer
+from service.api.observing import RequestObserver
 from service.core.telemetry import LOOPS, ClaimOutcome, Hop, Kind, Settled
 from service.messages import JobState
 from service.observability import buckets
@@ -44,8 +44,8 @@ class Children(dict[tuple[str, ...], M]):
         return child
 
 
-class HttpMetrics(Observer):
-    """Fills the API's ``Observer``."""
+class HttpMetrics(RequestObserver):
+    """Fills the API's ``RequestObserver``."""
 
     def __init__(self, registry: CollectorRegistry, lost: StreamMetrics) -> None:
         self._lost = lost

@@ -185,7 +185,7 @@ def test_keys_are_optional_and_probes_need_none(document: Any) -> None:
 
 def test_the_table_is_the_only_list(app: Application) -> None:
     nowhere = system.Documents(b"", "")
-    table = routes.table(system.Readiness(lambda: False), nowhere)
+    table = routes.table(system.ReadyHandler(lambda: False), nowhere)
     assert openapi.describe(table) == openapi.describe(app.endpoints)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.outcomes import Call, Exchange, Failure, Phase, Side, clean, outcome, retry_after
+from service.engine.outcomes import Call, CallReport, Phase, Side, TransportFailure, clean, outcome, retry_after
 from service.ports.engine import (
     Busy,
     CommandMissing,
@@ -32,9 +32,9 @@ L, D, P = Side.LIFECYCLE, Side.DIRECT, Side.PROXY
 EXECUTED_NOT = (Refused, NotReached)
 
 
-def answered(call: Call, side: Side, status: int, body: Any = b"", content_type: str = JSON, **more: Any) -> Exchange:
+def answered(call: Call, side: Side, status: int, body: Any = b"", content_type: str = JSON, **more: Any) -> CallReport:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Exchange(
+    return CallReport(
         call=call,
         side=side,
         phase=Phase.HEAD,
@@ -57,12 +57,12 @@ REFUSED_THERE = (
 )
 
 
-def api_error(message: str) -> Exchange:
+def api_error(message: str) -> CallReport:
     """A create that the engine could not carry on to the cluster's API."""
     return answered(Call.CREATE, L, 500, problem("KUBERNETES::API_ERROR", message))
 
 
-ANSWERED: list[tuple[str, Exchange, type[EngineError] | None]] = [
+ANSWERED: list[tuple[str, CallReport, type[EngineError] | None]] = [
     ("created", answered(Call.CREATE, L, 202, {"id": "x"}), None),
     ("deleted", answered(Call.DELETE, L, 204), None),
     ("a range", answered(Call.READ, D, 206, b"abc"), None),
@@ -160,25 +160,25 @@ ANSWERED: list[tuple[str, Exchange, type[EngineError] | None]] = [
 
 
 @pytest.mark.parametrize(("name", "exchange", "expected"), ANSWERED, ids=[each[0] for each in ANSWERED])
-def test_an_answer_comes_to(name: str, exchange: Exchange, expected: type[EngineError] | None) -> None:
+def test_an_answer_comes_to(name: str, exchange: CallReport, expected: type[EngineError] | None) -> None:
     found = outcome(exchange)
     assert (type(found) if found else None) is expected, name
 
 
 @pytest.mark.parametrize("call", list(Call))
-@pytest.mark.parametrize("failure", list(Failure))
-def test_what_was_never_connected_was_not_executed(call: Call, failure: Failure) -> None:
-    exchange = Exchange(call=call, side=Side.DIRECT, phase=Phase.NOT_CONNECTED, failure=failure)
+@pytest.mark.parametrize("failure", list(TransportFailure))
+def test_what_was_never_connected_was_not_executed(call: Call, failure: TransportFailure) -> None:
+    exchange = CallReport(call=call, side=Side.DIRECT, phase=Phase.NOT_CONNECTED, failure=failure)
     assert type(outcome(exchange)) is NotReached
 
 
 @pytest.mark.parametrize("status", [0, 200, 400, 404, 502])
 @pytest.mark.parametrize("phase", [Phase.SENT, Phase.HEAD])
-@pytest.mark.parametrize("failure", list(Failure))
+@pytest.mark.parametrize("failure", list(TransportFailure))
 def test_a_call_that_broke_after_it_was_sent_may_have_been_executed(
-    failure: Failure, phase: Phase, status: int
+    failure: TransportFailure, phase: Phase, status: int
 ) -> None:
-    exchange = Exchange(
+    exchange = CallReport(
         call=Call.SUBMIT,
         side=Side.PROXY,
         phase=phase,
@@ -245,7 +245,7 @@ TYPES = st.sampled_from([JSON, "application/problem+json", HTML, PLAIN, ""]) | s
 def test_not_executed_is_only_said_of_a_whole_structured_answer(
     call: Call, side: Side, status: int, body: bytes, cut: int, content_type: str
 ) -> None:
-    exchange = Exchange(
+    exchange = CallReport(
         call=call, side=side, phase=Phase.HEAD, status=status, body=body[:cut], content_type=content_type
     )
     if isinstance(outcome(exchange), EXECUTED_NOT):
@@ -260,7 +260,7 @@ def test_half_an_error_is_never_taken_for_a_whole_one(cut: int, name: str) -> No
     whole = next(each[1] for each in ANSWERED if each[0] == name)
     if whole.status < 400 or whole.status == 416 or cut >= len(whole.body):
         return
-    half = Exchange(
+    half = CallReport(
         call=whole.call,
         side=whole.side,
         phase=whole.phase,

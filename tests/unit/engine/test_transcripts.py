@@ -8,7 +8,7 @@ import pytest
 
 from service.engine import wire
 from service.engine.events import CommandStream
-from service.engine.outcomes import Call, Exchange, Failure, Phase, Side, outcome
+from service.engine.outcomes import Call, CallReport, Phase, Side, TransportFailure, outcome
 from service.ports.engine import (
     CommandMissing,
     CommandNotRunning,
@@ -60,17 +60,17 @@ def _call(file: str, request: dict[str, Any]) -> Call:
     return Call.DELETE if method == "DELETE" else Call.GET
 
 
-def _exchange(file: str, recorded: dict[str, Any]) -> Exchange:
+def _exchange(file: str, recorded: dict[str, Any]) -> CallReport:
     headers = {name.lower(): value for name, value in recorded["headers"].items()}
     side = Side.DIRECT if file == "execd" else Side.LIFECYCLE
     if "/proxy/" in recorded["request"]["path"]:
         side = Side.PROXY
     timed_out = recorded["status"] is None
-    return Exchange(
+    return CallReport(
         call=_call(file, recorded["request"]),
         side=side,
         phase=Phase.SENT if timed_out else Phase.HEAD,
-        failure=Failure.TIMEOUT if timed_out else None,
+        failure=TransportFailure.TIMEOUT if timed_out else None,
         status=recorded["status"] or 0,
         content_type=headers.get("content-type", ""),
         body=(recorded.get("body") or "").encode(),
