@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from service.engine import OpenSandboxEngine
@@ -362,3 +363,12 @@ async def test_a_group_without_a_user_is_refused(site: Site) -> None:
 async def test_a_daemon_that_can_not_switch_says_so(site: Site) -> None:
     assert await raised(site.engine.run_short(site.sandbox, "id", timeout=5, uid=4242)) is StartFailed
     assert await raised(site.write("f", b"x", owner="root")) in (PathDenied, None)
+
+
+async def test_a_line_without_an_end_kills_the_daemon(site: Site) -> None:
+    if site.kind == "execd":
+        pytest.skip("it would take this machine's memory")
+    small = await site.engine.create_sandbox(msgspec.structs.replace(SPEC, memory="16Mi"))
+    assert await raised(site.engine.read_lines(small.id, "/dev/zero", 1000)) is Unclear
+    assert await raised(site.engine.ping(small.id)) is not None
+    await site.engine.ping(site.sandbox)
