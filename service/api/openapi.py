@@ -30,13 +30,9 @@ POSTED: routes.Errors = (
 )
 
 
+@functools.cache
 def documents() -> tuple[bytes, str]:
     """The document as JSON, and as a page."""
-    return _documents()
-
-
-@functools.cache
-def _documents() -> tuple[bytes, str]:
     nowhere = system.Documents(b"", "")
     document = describe(routes.table(system.ReadyHandler(lambda: False), nowhere))
     return msgspec.json.encode(document), docs.page(document)
