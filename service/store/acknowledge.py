@@ -9,13 +9,13 @@ from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import AskError, NoScriptError
 
 from service.errors import StoreUnavailable
-from service.store.scripts import Args, Call
+from service.store.scripts import Args, ScriptCall
 
 ACKNOWLEDGE_SECONDS = 1.0
 """Seconds that the replicas get."""
 
 
-async def acknowledged(client: Redis | RedisCluster, call: Call, replicas: int) -> Any:
+async def acknowledged(client: Redis | RedisCluster, call: ScriptCall, replicas: int) -> Any:
     """The script's answer. Raises ``StoreUnavailable`` where too few replicas acknowledged it."""
     wait: Args = ("WAIT", replicas, int(ACKNOWLEDGE_SECONDS * 1000))
     answer, count = await _together(client, call.keys[0], call.by_sha(), wait)

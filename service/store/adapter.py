@@ -11,8 +11,8 @@ from service.store.base import call
 from service.store.changes import changes
 from service.store.claims import Transitions
 from service.store.indexes import Indexes
-from service.store.link import Link
 from service.store.observing import PoolObserver
+from service.store.redis_client import RedisClient
 from service.store.slots import Slots
 from service.store.urls import server
 
@@ -30,20 +30,20 @@ class RedisStore(Transitions, Indexes, Slots):
 
     def changes(self) -> AsyncIterator[str | None]:
         """Ids of records as they change, from every replica; None when messages may have been lost."""
-        return changes(self._link)
+        return changes(self._redis)
 
     async def now(self) -> int:
         """The store's time, Unix milliseconds: its last word, carried on by this process's steady clock."""
         if self._time is None or time.monotonic() - self._time[0] > CLOCK_AGE:
-            return self._told(await self._link.script(call("now", (keys.LOOKS[0],))))
+            return self._told(await self._redis.script(call("now", (keys.LOOKS[0],))))
         at, told = self._time
         return told + round((time.monotonic() - at) * 1000)
 
     async def health(self) -> StoreHealth:
         """What the server says of itself."""
-        if self._link.server.memory:
+        if self._redis.server.memory:
             return StoreHealth(version="in the process", role="master")
-        info = _fields(await self._link.parsed("INFO"))
+        info = _fields(await self._redis.parsed("INFO"))
         return StoreHealth(
             version=info.get("redis_version"),
             maxmemory_policy=info.get("maxmemory_policy"),
@@ -53,13 +53,13 @@ class RedisStore(Transitions, Indexes, Slots):
 
     async def check_writes(self) -> None:
         """A write like that of a claim: acknowledged, where claims must be."""
-        await self._link.script(call("touch", (keys.memo("written"),), _PROBE_TTL), acknowledge=True)
+        await self._redis.script(call("touch", (keys.memo("written"),), _PROBE_TTL), acknowledge=True)
 
     async def _persistence(self, info: dict[str, str]) -> str | None:
         if info.get("aof_enabled") == "1":
             return "aof"
         try:
-            saved = await self._link.parsed("CONFIG GET", "save")
+            saved = await self._redis.parsed("CONFIG GET", "save")
         except StoreUnavailable:
             # Where CONFIG is closed to us, as in most managed servers.
             return None
@@ -67,7 +67,7 @@ class RedisStore(Transitions, Indexes, Slots):
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._link.close()
+        await self._redis.close()
 
 
 def _fields(info: Any) -> dict[str, str]:
@@ -96,5 +96,5 @@ def open_store(
     """
     where = server(url, max_connections)
     replicas = 0 if where.memory else claim_replicas
-    link = Link(where, max_connections=max_connections, replicas=replicas, observer=observer)
-    return RedisStore(link, retention=retention, record_output=record_output)
+    redis = RedisClient(where, max_connections=max_connections, replicas=replicas, observer=observer)
+    return RedisStore(redis, retention=retention, record_output=record_output)

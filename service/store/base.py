@@ -2,15 +2,15 @@
 
 import time
 
-from service.store.link import Link
-from service.store.scripts import Call, scripts
+from service.store.redis_client import RedisClient
+from service.store.scripts import ScriptCall, scripts
 
 
 class Part:
-    """A part of the adapter: it has the link, and whatever one part needs to know."""
+    """A part of the adapter: it has the redis, and whatever one part needs to know."""
 
-    def __init__(self, link: Link, *, retention: float, record_output: int) -> None:
-        self._link = link
+    def __init__(self, redis: RedisClient, *, retention: float, record_output: int) -> None:
+        self._redis = redis
         self._retention = retention
         self._record_output = record_output
         self._time: tuple[float, int] | None = None
@@ -23,12 +23,12 @@ class Part:
 
     def _together(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Keys of all shards as one call may take them: all of them, or one on a cluster."""
-        return [(name,) for name in names] if self._link.server.cluster else [names]
+        return [(name,) for name in names] if self._redis.server.cluster else [names]
 
 
-def call(name: str, keys: tuple[str, ...], *args: bytes | str | int) -> Call:
+def call(name: str, keys: tuple[str, ...], *args: bytes | str | int) -> ScriptCall:
     """The script ``name`` with its keys and arguments."""
-    return Call(scripts()[name], keys, args)
+    return ScriptCall(scripts()[name], keys, args)
 
 
 def ms(seconds: float) -> int:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from redis.asyncio.client import PubSub
 
 from service.store import keys
-from service.store.link import Link
+from service.store.redis_client import RedisClient
 from service.store.trouble import CAUGHT
 from service.store.urls import close
 
@@ -20,11 +20,11 @@ BACKOFF = (0.1, 2.0)
 """Seconds before the first and the later tries to connect again."""
 
 
-async def changes(link: Link) -> AsyncIterator[str | None]:
+async def changes(redis: RedisClient) -> AsyncIterator[str | None]:
     """Ids of claims as they change; None after each (re)subscription. Ends when it is closed or cancelled."""
     pause = BACKOFF[0]
     while True:
-        client = link.server.subscriber(link.client)
+        client = redis.server.subscriber(redis.client)
         subscription = client.pubsub()
         try:
             async for id in _subscribed(subscription):

@@ -11,7 +11,7 @@ from service.store import keys, packing
 from service.store.base import Part, call, expiry_ms, ms
 from service.store.kept import Kept
 from service.store.record import parse, unreadable, word
-from service.store.scripts import Call
+from service.store.scripts import ScriptCall
 
 _DONE = 1
 _UNREADABLE = -1
@@ -33,7 +33,7 @@ class Transitions(Kept, Part):
 
     async def get(self, id: str) -> Record | None:
         """The record, or None."""
-        now, raw = await self._link.script(call("get", (keys.claim(id),)))
+        now, raw = await self._redis.script(call("get", (keys.claim(id),)))
         return None if raw is None else parse(id, raw, self._told(now))
 
     async def get_many(self, ids: Sequence[str]) -> list[Record | None]:
@@ -54,10 +54,10 @@ class Transitions(Kept, Part):
 
     async def _read(self, ids: Sequence[str]) -> list[Record | Unreadable | None]:
         """In one script, or one each on a cluster."""
-        parts = [[id] for id in ids] if self._link.server.cluster else [ids]
+        parts = [[id] for id in ids] if self._redis.server.cluster else [ids]
         calls = [call("get", tuple(keys.claim(id) for id in some)) for some in parts]
         found: list[Record | Unreadable | None] = []
-        for some, (now, *raws) in zip(parts, await self._link.scripts(calls), strict=True):
+        for some, (now, *raws) in zip(parts, await self._redis.scripts(calls), strict=True):
             found += [_parsed(id, raw, now) for id, raw in zip(some, raws, strict=True)]
         return found
 
@@ -79,7 +79,7 @@ class Transitions(Kept, Part):
         state = ClaimState.DISPATCHED if dispatched else ClaimState.CLAIMED
         what = (ms(lease), body, kept, state.value, self._horizon)
         step = self._step("claim", id, *who, *what, tenant=tenant, more=(keys.sandbox(keys.sandbox_of(id)),))
-        *answer, known = await self._link.script(step, acknowledge=True)
+        *answer, known = await self._redis.script(step, acknowledge=True)
         done, record = self._answer(id, answer)
         assert record is not None
         return Claimed(done, record, known)
@@ -171,7 +171,7 @@ class Transitions(Kept, Part):
         more = (*keys.outputs(seen.id), keys.chores("fences", keys.shard(keys.sandbox_of(seen.id))))
         what = (state.value, expiry_ms(ttl), body, final, packed, ms(self._retention), *left, 0)
         step = call("finish", (*keys.of_claim(seen.id), *more), seen.id, seen.token, seen.revision, *what)
-        return self._answer(seen.id, await self._link.script(step))
+        return self._answer(seen.id, await self._redis.script(step))
 
     async def wish_cancel(self, id: str) -> tuple[bool, Record | None]:
         """Note that a caller wants the job cancelled."""
@@ -189,7 +189,7 @@ class Transitions(Kept, Part):
 
     async def forget(self, id: str) -> None:
         """Drop a job from the lists of active ones, where its claim is gone or over."""
-        await self._link.script(call("forget", keys.of_claim(id), id))
+        await self._redis.script(call("forget", keys.of_claim(id), id))
 
     @property
     def _horizon(self) -> int:
@@ -199,11 +199,11 @@ class Transitions(Kept, Part):
         self, name: str, id: str, *args: bytes | str | int, tenant: str | None = None, acknowledge: bool = False
     ) -> tuple[bool, Record | None]:
         step = self._step(name, id, *args, tenant=tenant)
-        return self._answer(id, await self._link.script(step, acknowledge=acknowledge))
+        return self._answer(id, await self._redis.script(step, acknowledge=acknowledge))
 
     def _step(
         self, name: str, id: str, *args: bytes | str | int, tenant: str | None = None, more: tuple[str, ...] = ()
-    ) -> Call:
+    ) -> ScriptCall:
         """``tenant``: whose lists a job is put on besides."""
         lists = () if tenant is None else keys.lists(tenant, id)
         unfinished = 0 if keys.is_job(id) else ms(self._retention + _UNFINISHED)

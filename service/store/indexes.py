@@ -26,7 +26,7 @@ class Indexes(Part):
 
     async def unlist_job(self, command_id: str, *, tenant: str) -> None:
         """Take a job out of its tenant's lists."""
-        await self._link.script(call("unlist", keys.lists(tenant, command_id), command_id))
+        await self._redis.script(call("unlist", keys.lists(tenant, command_id), command_id))
 
     async def jobs(self, *, tenant: str, sandbox_id: str | None, before: JobRow | None, limit: int) -> list[JobRow]:
         """A tenant's jobs, newest first, after ``before``."""
@@ -35,7 +35,7 @@ class Indexes(Part):
         what = ("" if before is None else before.at, max(0, limit))
         pages = [call("page_jobs", some, *what) for some in lists]
         while True:
-            answers = await self._link.scripts(pages)
+            answers = await self._redis.scripts(pages)
             parts = [part for answer in answers for part in answer]
             members = [member for same, older in parts for member in (*same, *older[::2])]
             if not await self._drop_foreign([key for some in lists for key in some], members):
@@ -51,7 +51,7 @@ class Indexes(Part):
 
     async def active_of(self, sandbox_id: str) -> list[str]:
         """The active jobs of a sandbox."""
-        members: list[bytes] = await self._link.script(call("active", (keys.active(sandbox_id),)))
+        members: list[bytes] = await self._redis.script(call("active", (keys.active(sandbox_id),)))
         return sorted(texts(members))
 
     async def due(self, *, limit: int, lease: float) -> list[str]:
@@ -63,21 +63,21 @@ class Indexes(Part):
         for some in self._together(shards):
             if len(found) >= limit:
                 break
-            ids: list[bytes] = await self._link.script(call("due", some, limit - len(found), ms(lease)))
+            ids: list[bytes] = await self._redis.script(call("due", some, limit - len(found), ms(lease)))
             await self._drop_foreign(some, ids)
             found += texts(ids)
         return found
 
     async def next_look(self, command_id: str, *, after: float) -> None:
         """Set the next look of an active job."""
-        await self._link.script(call("look", (keys.looks(command_id),), command_id, ms(after), "XX"))
+        await self._redis.script(call("look", (keys.looks(command_id),), command_id, ms(after), "XX"))
 
     async def active_count(self) -> int:
         """How many jobs are active, over all replicas; as it was a second ago at most."""
         now = time.monotonic()
         if self._counted is not None and now - self._counted[0] < COUNT_AGE:
             return self._counted[1]
-        counts = await self._link.scripts([call("count", some) for some in self._together(keys.LOOKS)])
+        counts = await self._redis.scripts([call("count", some) for some in self._together(keys.LOOKS)])
         self._counted = (now, sum(counts))
         return self._counted[1]
 
@@ -86,35 +86,35 @@ class Indexes(Part):
         foreign = [member for member in members if not is_text(member)]
         for member in foreign:
             log.warning("an entry of an index is no id, and is dropped: %r", member[:80])
-            await self._link.scripts([call("unlist", (key,), member) for key in lists])
+            await self._redis.scripts([call("unlist", (key,), member) for key in lists])
         return len(foreign)
 
     async def lease(self, name: str, seconds: float) -> bool:
         """Take the named lease."""
-        taken = await self._link.command("SET", keys.lease(name), "1", "NX", "PX", expiry_ms(seconds))
+        taken = await self._redis.command("SET", keys.lease(name), "1", "NX", "PX", expiry_ms(seconds))
         return bool(taken)
 
     async def remember(self, name: str, value: bytes, *, ttl: float) -> None:
         """Keep a small named value."""
-        await self._link.command("SET", keys.memo(name), value, "PX", expiry_ms(ttl))
+        await self._redis.command("SET", keys.memo(name), value, "PX", expiry_ms(ttl))
 
     async def recall(self, name: str) -> bytes | None:
         """A value kept by ``remember``."""
-        value: bytes | None = await self._link.command("GET", keys.memo(name))
+        value: bytes | None = await self._redis.command("GET", keys.memo(name))
         return value
 
     async def put_sandbox(self, sandbox_id: str, body: bytes, *, ttl: float) -> None:
         """Remember a sandbox."""
-        await self._link.command("SET", keys.sandbox(sandbox_id), body, "PX", expiry_ms(ttl))
+        await self._redis.command("SET", keys.sandbox(sandbox_id), body, "PX", expiry_ms(ttl))
 
     async def swap_sandbox(self, sandbox_id: str, seen: bytes | None, body: bytes, *, ttl: float) -> bool:
         """Remember a sandbox, where it still stands as it was ``seen``."""
         step = call("swap_sandbox", (keys.sandbox(sandbox_id),), seen or b"", body, expiry_ms(ttl))
-        return bool(await self._link.script(step))
+        return bool(await self._redis.script(step))
 
     async def get_sandbox(self, sandbox_id: str) -> bytes | None:
         """What was remembered of a sandbox."""
-        body: bytes | None = await self._link.command("GET", keys.sandbox(sandbox_id))
+        body: bytes | None = await self._redis.command("GET", keys.sandbox(sandbox_id))
         return body
 
 

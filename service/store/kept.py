@@ -16,7 +16,7 @@ class Kept(Part):
 
     async def request(self, id: str) -> bytes | None:
         """The request kept beside a claim."""
-        packed: bytes | None = await self._link.command("GET", keys.request(id))
+        packed: bytes | None = await self._redis.command("GET", keys.request(id))
         return None if packed is None else packing.unpack(packed)
 
     async def output(self, id: str, start: int, end: int, stream: Stream = "stdout") -> Appended | None:
@@ -30,12 +30,12 @@ class Kept(Part):
 
     async def output_span(self, id: str, stream: Stream = "stdout") -> tuple[int, int] | None:
         """First and one past the last byte of the kept output."""
-        kind, *rest = await self._link.script(call("output", (keys.log(id, stream),), 0, 0))
+        kind, *rest = await self._redis.script(call("output", (keys.log(id, stream),), 0, 0))
         return None if kind is None else (int(rest[0]), int(rest[1]))
 
     async def _slice(self, id: str, start: int, end: int, stream: Stream) -> Appended | None:
         """At least the bytes ``[start, end)`` of what is kept, as far as they are."""
-        kind, *rest = await self._link.script(call("output", (keys.log(id, stream),), start, end))
+        kind, *rest = await self._redis.script(call("output", (keys.log(id, stream),), start, end))
         if kind is None:
             return None
         first, last, offset, data = rest
@@ -47,18 +47,20 @@ class Kept(Part):
         """Keep the named outputs of an exec that still runs."""
         packed = await packing.pack_streams(streams)
         step = call("keep_streams", (keys.streams(id), *keys.outputs(id)), packed, expiry_ms(ttl), ms(self._retention))
-        await self._link.script(step)
+        await self._redis.script(step)
 
     async def streams(self, id: str) -> dict[str, bytes] | None:
         """The named outputs of an exec."""
-        packed: bytes | None = await self._link.command("GET", keys.streams(id))
+        packed: bytes | None = await self._redis.command("GET", keys.streams(id))
         return None if packed is None else packing.unpack_streams(packed)
 
     async def trim_outputs(self, budget: int) -> int:
         """Drop the oldest recorded outputs while all of them take more than ``budget`` bytes."""
         gone = 0
         while True:
-            answers = await self._link.scripts([call("oldest_outputs", names, _TRIM_AT_ONCE) for names in keys.OUTPUTS])
+            answers = await self._redis.scripts(
+                [call("oldest_outputs", names, _TRIM_AT_ONCE) for names in keys.OUTPUTS]
+            )
             over = sum(answer[0] for answer in answers) - budget
             rows = sorted(
                 (at, name, size, shard)
@@ -74,6 +76,6 @@ class Kept(Part):
             if not names:
                 return gone
             # Dropped first, then forgotten: dropped twice does no harm, forgotten too early stays for good.
-            await self._link.scripts([call("drop_output", (name,)) for some in names.values() for name in texts(some)])
+            await self._redis.scripts([call("drop_output", (name,)) for some in names.values() for name in texts(some)])
             forgotten = [call("forget_outputs", keys.OUTPUTS[shard], *some) for shard, some in names.items()]
-            gone += sum(await self._link.scripts(forgotten))
+            gone += sum(await self._redis.scripts(forgotten))

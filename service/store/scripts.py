@@ -21,7 +21,7 @@ class Script(msgspec.Struct, frozen=True):
     sha: str
 
 
-class Call(msgspec.Struct, frozen=True):
+class ScriptCall(msgspec.Struct, frozen=True):
     """A script with its keys, all of one hash slot where the server is a cluster, and its arguments."""
 
     script: Script

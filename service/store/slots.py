@@ -14,21 +14,21 @@ class Slots(Part):
     async def reserve(self, name: str, member: str, *, limit: int | None, ttl: float) -> bool:
         """Take or keep a slot."""
         what = (UNLIMITED if limit is None else limit, expiry_ms(ttl), int(limit is not None))
-        taken = await self._link.script(call("reserve", (keys.slots(name),), member, *what))
+        taken = await self._redis.script(call("reserve", (keys.slots(name),), member, *what))
         return bool(taken)
 
     async def holders(self, name: str) -> dict[str, float]:
         """Who has a slot, and for how many seconds."""
-        found = await self._link.script(call("holders", (keys.slots(name),)))
+        found = await self._redis.script(call("holders", (keys.slots(name),)))
         return {member.decode(): left / 1000 for member, left in zip(found[::2], found[1::2], strict=True)}
 
     async def vacate(self, name: str, member: str) -> None:
         """Give a slot back."""
-        await self._link.script(call("unlist", (keys.slots(name),), member))
+        await self._redis.script(call("unlist", (keys.slots(name),), member))
 
     async def admit(self, name: str, *, interval: float, burst: int) -> Admission:
         """Count one request against a rate, where it allows it."""
-        through, left, wait, reset = await self._link.script(
+        through, left, wait, reset = await self._redis.script(
             call("admit", (keys.rate(name),), f"{interval * 1000:.6f}", burst)
         )
         return Admission(through == 1, left, wait / 1000, reset / 1000)
@@ -38,20 +38,20 @@ class Slots(Part):
     ) -> float | None:
         """Take the right to ``name``, and the next place of ``queue``."""
         what = (expiry_ms(lease), f"{interval * 1000:.6f}", burst, ms(most), more)
-        wait = await self._link.script(call("turn", keys.turn(queue, name), *what))
+        wait = await self._redis.script(call("turn", keys.turn(queue, name), *what))
         return None if wait < 0 else wait / 1000
 
     async def plan(self, chore: str, sandbox_id: str, *, after: float) -> None:
         """List a chore of a sandbox, to be due no later than that."""
         list_ = keys.chores(chore, keys.shard(sandbox_id))
-        await self._link.script(call("look", (list_,), sandbox_id, ms(after), "LT"))
+        await self._redis.script(call("look", (list_,), sandbox_id, ms(after), "LT"))
 
     async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
         """Chores that are due, set back by the lease."""
         found: list[str] = []
         for some in self._together(tuple(keys.chores(chore, shard) for shard in range(keys.SHARDS))):
             if len(found) < limit:
-                members: list[bytes] = await self._link.script(call("due", some, limit - len(found), ms(lease)))
+                members: list[bytes] = await self._redis.script(call("due", some, limit - len(found), ms(lease)))
                 found += texts(members)
         return found
 
@@ -61,4 +61,4 @@ class Slots(Part):
         id = member.partition(" ")[0]
         if parse_command_id(id) is not None:
             lists = [keys.chores(chore, keys.shard(keys.sandbox_of(id)))]
-        await self._link.scripts([call("unlist", (key,), member) for key in lists])
+        await self._redis.scripts([call("unlist", (key,), member) for key in lists])

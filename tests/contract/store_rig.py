@@ -37,7 +37,7 @@ class StoreRig:
 
     async def command(self, *args: bytes | str | int) -> Any:
         """Any command, over the store's own connections."""
-        return await self.store._link.command(*args)
+        return await self.store._redis.command(*args)
 
     async def put(self, id: str, state: ClaimState | None, *, ttl: float | None = None, **fields: Any) -> None:
         """Write a claim in ``state`` as if it had got there, its lease over; None takes it away."""

@@ -30,7 +30,7 @@ async def test_a_job_whose_lists_were_lost_is_listed_again_by_whoever_looks(here
     id = await submit(core, box, "sleep 60")
     await core.polls.poll(id)
     for name, command in ((keys.looks(id), "ZREM"), (keys.active(box), "SREM")):
-        await core.store._link.command(command, name, id)  # type: ignore[attr-defined]
+        await core.store._redis.command(command, name, id)  # type: ignore[attr-defined]
     assert await core.store.active_of(box) == []
 
     await core.polls.poll(id)

@@ -120,7 +120,7 @@ async def test_a_job_that_prints_all_the_time_keeps_its_sandbox_too(
 async def test_a_job_that_is_over_does_not_lengthen_a_renewal(core: Core, box: str) -> None:
     id = await submit(core, box, "true", timeout=14_000)
     await follow(core, id)
-    await core.store._link.command("SADD", keys.active(box), id)  # type: ignore[attr-defined]
+    await core.store._redis.command("SADD", keys.active(box), id)  # type: ignore[attr-defined]
     before = await core.store.now() / 1000
     sandbox = await core.sandboxes.renew("default", box, 60)
     assert sandbox.expires_at is not None

@@ -50,7 +50,7 @@ async def network(redis_server: RedisServer) -> AsyncIterator[TcpProxy]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timeouts of a fraction of the real ones."""
     monkeypatch.setattr(urls, "REPLY_TIMEOUT", 0.3)
-    monkeypatch.setattr("service.store.link.DEADLINE", 0.5)
+    monkeypatch.setattr("service.store.redis_client.DEADLINE", 0.5)
 
 
 async def _recovered(store: RedisStore) -> None:
@@ -278,7 +278,7 @@ async def test_what_nobody_waits_for_any_more_is_not_sent(
     first = asyncio.create_task(store.get(JOB))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    monkeypatch.setattr("service.store.link.DEADLINE", 0.1)
+    monkeypatch.setattr("service.store.redis_client.DEADLINE", 0.1)
     with pytest.raises(StoreUnavailable):
         await _claim(store, "late", "cmd_late")
     redis_server.resume()

@@ -107,7 +107,7 @@ async def test_a_master_that_died_is_followed_by_its_replica(
         stream = store.changes()
         assert await anext(stream) is None
 
-        store._link._replicas = 0
+        store._redis._replicas = 0
         master.kill()
         with pytest.raises(StoreUnavailable):
             await _claim(store, "b", "cmd_b")

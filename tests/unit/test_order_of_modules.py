@@ -178,7 +178,7 @@ def test_an_import_within_a_function_has_a_reason() -> None:
     "found",
     [
         Import("service.core.app", "service.api.exchange"),
-        Import("service.ports.store", "service.store.link"),
+        Import("service.ports.store", "service.store.redis_client"),
         Import("service.api.routes", "service.server.logs", late=True),
         Import("service.server.replica", "service.cli.app", late=True),
         Import("service.client.calls", "service.settings"),

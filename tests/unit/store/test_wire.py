@@ -11,7 +11,7 @@ from redis.asyncio import ConnectionPool
 from redis.exceptions import ConnectionError, NoScriptError, ReadOnlyError, ResponseError
 
 from service.errors import StoreUnavailable
-from service.store.link import Link
+from service.store.redis_client import RedisClient
 from service.store.urls import server
 from service.store.wire import Wire
 
@@ -100,7 +100,7 @@ async def test_what_is_no_reply_to_what_was_asked_ends_the_connection(data: byte
 
 async def test_bytes_that_come_unasked_are_never_the_next_reply() -> None:
     async with redis(lambda command: b"$1\r\n%b\r\n" % command[1]) as url:
-        link = Link(server(url, 1), max_connections=1)
+        link = RedisClient(server(url, 1), max_connections=1)
         assert await link.command("GET", "x") == b"x"
         (kept,) = link._idle
         Stub.open[0].transport.write(b"$5\r\nstray\r\n")
@@ -113,7 +113,7 @@ async def test_bytes_that_come_unasked_are_never_the_next_reply() -> None:
 
 async def test_another_servers_connections_are_left_once_a_new_master_is_known() -> None:
     async with redis(lambda _: b"+one\r\n") as one, redis(lambda _: b"+two\r\n") as two:
-        link = Link(server(one, 2), max_connections=2)
+        link = RedisClient(server(one, 2), max_connections=2)
         old = await link._wire()
         former, link.client = link.client, server(two, 2).open()
         made = await link._wire()
@@ -127,7 +127,7 @@ async def test_another_servers_connections_are_left_once_a_new_master_is_known()
 async def test_what_can_not_be_reached_is_unavailable() -> None:
     async with redis(lambda _: b"+OK\r\n") as url:
         gone = url
-    link = Link(server(gone, 1), max_connections=1)
+    link = RedisClient(server(gone, 1), max_connections=1)
     with pytest.raises(StoreUnavailable, match="reached"):
         await link.command("GET", "x")
     await link.close()

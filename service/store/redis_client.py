@@ -15,7 +15,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError
 from service.errors import StoreUnavailable
 from service.store.acknowledge import acknowledged
 from service.store.observing import PoolObserver
-from service.store.scripts import Args, Call
+from service.store.scripts import Args, ScriptCall
 from service.store.trouble import CAUGHT, kind_of, unavailable
 from service.store.urls import Server, close
 from service.store.wire import Wire
@@ -31,18 +31,22 @@ TOGETHER = 32
 """Commands at most that go out as one write: those that are asked for in one turn of the event loop."""
 
 
-class _Ask:
+class PendingCommand:
     """A command that waits for its turn, and the future of its reply."""
 
-    __slots__ = ("alone", "args", "deadline", "otherwise", "reply", "since")
+    __slots__ = ("args", "deadline", "exclusive", "fallback", "reply", "since")
 
     def __init__(
-        self, args: Args, otherwise: Args, alone: Callable[[], Awaitable[Any]] | None, late: Callable[[_Ask], None]
+        self,
+        args: Args,
+        fallback: Args,
+        exclusive: Callable[[], Awaitable[Any]] | None,
+        late: Callable[[PendingCommand], None],
     ) -> None:
         self.args = args
-        self.otherwise = otherwise
+        self.fallback = fallback
         """What to send where the server does not know the script."""
-        self.alone = alone
+        self.exclusive = exclusive
         """Work that needs a connection for itself, in place of a command."""
         loop = asyncio.get_running_loop()
         self.reply: asyncio.Future[Any] = loop.create_future()
@@ -63,7 +67,7 @@ class _Ask:
             self.reply.set_result(answer)
 
 
-class Link:
+class RedisClient:
     """Runs commands and scripts. Any failure is ``StoreUnavailable``; nothing is sent again by itself.
 
     What is asked for waits here for one of ``max_connections`` turns, and not in the pools of redis-py: those
@@ -81,7 +85,7 @@ class Link:
         self._limit = self._free = max_connections
         self._observer = observer or PoolObserver()
         self._observer.limit(max_connections)
-        self._waiting: deque[_Ask] = deque()
+        self._waiting: deque[PendingCommand] = deque()
         self._flush_is_due = False
         self._serving: set[asyncio.Task[None]] = set()
         self._wired = not (server.cluster or server.memory)
@@ -94,27 +98,27 @@ class Link:
 
     async def command(self, *args: bytes | str | int) -> Any:
         """One command."""
-        return await self._ask(args).reply
+        return await self._enqueue(args).reply
 
     async def parsed(self, *args: str) -> Any:
         """One command, its reply in the form that redis-py gives it."""
-        return await self._ask((), alone=lambda: self.client.execute_command(*args)).reply
+        return await self._enqueue((), exclusive=lambda: self.client.execute_command(*args)).reply
 
-    async def script(self, call: Call, *, acknowledge: bool = False) -> Any:
+    async def script(self, call: ScriptCall, *, acknowledge: bool = False) -> Any:
         """One script. ``acknowledge``: by as many Redis replicas as the adapter was told to wait for."""
         if acknowledge and self._replicas:
-            return await self._ask((), alone=lambda: self._acknowledged(call)).reply
-        return await self._ask(call.by_sha(), call.by_text()).reply
+            return await self._enqueue((), exclusive=lambda: self._acknowledged(call)).reply
+        return await self._enqueue(call.by_sha(), call.by_text()).reply
 
-    async def scripts(self, calls: Sequence[Call]) -> list[Any]:
+    async def scripts(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """Several scripts, side by side. Any may have been run when it raises."""
-        return await asyncio.gather(*(self._ask(call.by_sha(), call.by_text()).reply for call in calls))
+        return await asyncio.gather(*(self._enqueue(call.by_sha(), call.by_text()).reply for call in calls))
 
     async def close(self) -> None:
         """Close every connection. What is under way gets its time, what waits is told so."""
         self._closed = True
-        for ask in self._waiting:
-            ask.answer(StoreUnavailable(CLOSED))
+        for pending in self._waiting:
+            pending.answer(StoreUnavailable(CLOSED))
         if self._serving:
             _, late = await asyncio.wait(self._serving, timeout=DEADLINE)
             for task in late:
@@ -122,50 +126,52 @@ class Link:
         self._close_idle()
         await close(self.client)
 
-    def _ask(self, args: Args, otherwise: Args = (), *, alone: Callable[[], Awaitable[Any]] | None = None) -> _Ask:
+    def _enqueue(
+        self, args: Args, fallback: Args = (), *, exclusive: Callable[[], Awaitable[Any]] | None = None
+    ) -> PendingCommand:
         if self._closed:
             raise StoreUnavailable(CLOSED)
-        ask = _Ask(args, otherwise, alone, self._late)
+        pending = PendingCommand(args, fallback, exclusive, self._late)
         if not self._free:
-            ask.since = time.monotonic()
-        self._waiting.append(ask)
+            pending.since = time.monotonic()
+        self._waiting.append(pending)
         if not self._flush_is_due:
             self._flush_is_due = True
             asyncio.get_running_loop().call_soon(self._flush)
-        return ask
+        return pending
 
-    def _late(self, ask: _Ask) -> None:
-        if not ask.reply.done():
+    def _late(self, pending: PendingCommand) -> None:
+        if not pending.reply.done():
             error = TimeoutError()
             self._observer.failed(kind_of(error))
-            ask.answer(error)
+            pending.answer(error)
 
     def _flush(self) -> None:
         """Send what waits, as far as there are connections."""
         self._flush_is_due = False
-        while self._free and (asks := self._take()):
+        while self._free and (batch := self._take()):
             self._free -= 1
-            task = asyncio.get_running_loop().create_task(self._serve(asks))
+            task = asyncio.get_running_loop().create_task(self._serve(batch))
             self._serving.add(task)
             task.add_done_callback(self._served)
         self._observer.pool(self._limit - self._free, len(self._waiting))
 
-    def _take(self) -> list[_Ask]:
+    def _take(self) -> list[PendingCommand]:
         most = TOGETHER if self._wired else 1
-        asks: list[_Ask] = []
-        while self._waiting and len(asks) < most:
-            if asks and self._waiting[0].alone:
+        batch: list[PendingCommand] = []
+        while self._waiting and len(batch) < most:
+            if batch and self._waiting[0].exclusive:
                 break
-            ask = self._waiting.popleft()
-            if ask.reply.done():
-                ask.deadline.cancel()
+            pending = self._waiting.popleft()
+            if pending.reply.done():
+                pending.deadline.cancel()
                 continue
-            if ask.since is not None:
-                self._observer.waited(time.monotonic() - ask.since)
-            asks.append(ask)
-            if ask.alone:
+            if pending.since is not None:
+                self._observer.waited(time.monotonic() - pending.since)
+            batch.append(pending)
+            if pending.exclusive:
                 break
-        return asks
+        return batch
 
     def _served(self, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
@@ -175,42 +181,42 @@ class Link:
         else:
             self._observer.pool(self._limit - self._free, 0)
 
-    async def _serve(self, asks: list[_Ask]) -> None:
+    async def _serve(self, batch: list[PendingCommand]) -> None:
         """Send, and answer everybody: no failure is left in this task."""
         answers: Sequence[Any]
         began = time.monotonic()
         try:
-            answers = await self._send(asks)
+            answers = await self._send(batch)
         except CAUGHT as error:
-            answers = [error] * len(asks)
+            answers = [error] * len(batch)
         except Exception as error:
             # redis-py uses a connection while another task closes it, and stumbles over what is None by then.
             log.warning("unexpected from the Redis client", exc_info=error)
-            answers = [error] * len(asks)
+            answers = [error] * len(batch)
         except asyncio.CancelledError:
-            for ask in asks:
-                ask.answer(StoreUnavailable(CLOSED))
+            for pending in batch:
+                pending.answer(StoreUnavailable(CLOSED))
             raise
         self._observer.trip(time.monotonic() - began)
-        for ask, answer in zip(asks, answers, strict=True):
-            if isinstance(answer, Exception) and not ask.reply.done():
+        for pending, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Exception) and not pending.reply.done():
                 self._observer.failed(kind_of(answer))
-            ask.answer(answer)
+            pending.answer(answer)
         if any(isinstance(answer, ReadOnlyError) for answer in answers):
             await self._forget_connections()
 
-    async def _send(self, asks: list[_Ask]) -> Sequence[Any]:
+    async def _send(self, batch: list[PendingCommand]) -> Sequence[Any]:
         if isinstance(self.client, RedisCluster):
             # Before it has the map, redis-py sends a script to any node.
             await self.client.initialize()
-        if asks[0].alone or not self._wired:
-            return [await self._send_one(asks[0])]
+        if batch[0].exclusive or not self._wired:
+            return [await self._send_one(batch[0])]
         wire = await self._wire()
         try:
-            answers = await wire.ask([ask.args for ask in asks])
-            unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError) and asks[n].otherwise]
+            answers = await wire.ask([pending.args for pending in batch])
+            unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError) and batch[n].fallback]
             if unknown:
-                texts = await wire.ask([asks[n].otherwise for n in unknown])
+                texts = await wire.ask([batch[n].fallback for n in unknown])
                 for n, answer in zip(unknown, texts, strict=True):
                     answers[n] = answer
         except BaseException:
@@ -235,17 +241,17 @@ class Link:
             wire.close()
         self._idle.clear()
 
-    async def _send_one(self, ask: _Ask) -> Any:
-        if ask.alone:
-            return await ask.alone()
+    async def _send_one(self, pending: PendingCommand) -> Any:
+        if pending.exclusive:
+            return await pending.exclusive()
         try:
-            return await self.client.execute_command(*ask.args)
+            return await self.client.execute_command(*pending.args)
         except NoScriptError:
-            if not ask.otherwise:
+            if not pending.fallback:
                 raise
-            return await self.client.execute_command(*ask.otherwise)
+            return await self.client.execute_command(*pending.fallback)
 
-    async def _acknowledged(self, call: Call) -> Any:
+    async def _acknowledged(self, call: ScriptCall) -> Any:
         return await acknowledged(self.client, call, self._replicas)
 
     async def _forget_connections(self) -> None:
