@@ -102,7 +102,7 @@ class Pods(Sandboxes):
 
     kind = PodSandbox
     any_limits = True
-    started = PodState.PENDING
+    started = None
 
     def __init__(
         self,

@@ -121,8 +121,8 @@ class Sandboxes:
     kind = Sandbox
     any_limits = False
     """What is no quantity is let through."""
-    started: Phase = State.RUNNING
-    """What a sandbox is once its first process was started anew."""
+    started: Phase | None = State.RUNNING
+    """What a sandbox is once its first process was started anew; None: as it was."""
 
     def __init__(self, spawner: Spawner, isolation: Isolation, root: Path, volume_root: Path) -> None:
         self._spawner = spawner
@@ -316,7 +316,7 @@ class Sandboxes:
             sandbox.files = SandboxFiles(sandbox.layout, sandbox.mounts, sandbox.namespaces.init)
         finally:
             sandbox.restarting = False
-        sandbox.state = self.started
+        sandbox.state = self.started or sandbox.state
         sandbox.thawed.set()
         self._begin(sandbox)
 
