@@ -25,6 +25,8 @@ TTL = 60.0
 """Seconds that a route serves reads."""
 FRESH = 5.0
 """Seconds that a route serves calls that do something, and that a "there is no such command" is believed."""
+NEW = 1.0
+"""Seconds for which the engine's answer about a port that refuses is as good as one of now."""
 DECISION_TTL = 300.0
 """Seconds that "directly does not work here" is remembered of a sandbox."""
 OWN_PROXY = "/proxy/44772"
@@ -138,6 +140,10 @@ class Endpoints:
     def fresh(self, route: Route) -> bool:
         """A "there is none" is believed of it."""
         return self._clock() - route.since <= FRESH
+
+    def new(self, route: Route) -> bool:
+        """The engine was asked for it this moment: asking again would tell nothing else."""
+        return self._clock() - route.since <= NEW
 
     def forget(self, sandbox_id: str, route: Route | None = None) -> None:
         """Drop what is remembered of a sandbox; with ``route`` only if that is still the one remembered."""

@@ -175,7 +175,7 @@ class Execd:
 
     async def sure(self, sandbox_id: str, ask: Callable[[Route], Awaitable[T]]) -> T:
         """Read with what is remembered of the way there. A "there is none" is believed of a fresh route, and of an
-        older one that is still the same; another one is asked again.
+        older one that is still the same; another one is asked again. A port that refuses is believed of a new one.
 
         The remembered endpoint of a sandbox that is gone may have become another sandbox's.
         """
@@ -190,6 +190,10 @@ class Execd:
             now = await self.endpoints.route(sandbox_id, FRESH)
             if now.leads_as(route):
                 raise
+        except NotReached as error:
+            if not error.refused or self.endpoints.new(route):
+                raise
+            now = await self.endpoints.route(sandbox_id, FRESH)
         return await ask(now)
 
     async def call(
@@ -222,16 +226,27 @@ class Execd:
         max_age: float = FRESH,
         route: Route | None = None,
     ) -> AsyncIterator[Incoming]:
-        """Send a request by ``route``, or by one of at most ``max_age`` seconds."""
+        """Send a request by ``route``, or by one of at most ``max_age`` seconds.
+
+        Where a port refuses and the route is not of this moment, another one is asked for, once: on Kubernetes a
+        sandbox moves. Nothing was sent by then.
+        """
         require_sandbox_id(sandbox_id)
-        route = route or await self.endpoints.route(sandbox_id, max_age)
-        request = self._request(call, route, method, path, deadline, body=body, headers=headers)
-        try:
-            async with self._transport.open(request) as incoming:
-                yield incoming
-        except (NotReached, SandboxMissing, Unclear):
-            self.endpoints.forget(sandbox_id, route)
-            raise
+        begun, last = False, route is not None
+        while True:
+            way = route or await self.endpoints.route(sandbox_id, max_age)
+            request = self._request(call, way, method, path, deadline, body=body, headers=headers)
+            try:
+                async with self._transport.open(request) as incoming:
+                    begun = True
+                    yield incoming
+                    return
+            except (NotReached, SandboxMissing, Unclear) as error:
+                self.endpoints.forget(sandbox_id, way)
+                refused = isinstance(error, NotReached) and error.refused
+                if begun or last or not refused or self.endpoints.new(way):
+                    raise
+                last = True
 
     def _request(
         self,

@@ -1,17 +1,19 @@
 """The engine client against servers that misbehave, one connection at a time."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
 
 import msgspec
 import pytest
 
-from service.engine import OpenSandboxEngine, execd, files, lifecycle, transport
+from service.engine import OpenSandboxEngine, endpoints, execd, files, lifecycle, transport
 from service.engine.transport import Deadline
 from service.ports.engine import (
     AnswerTooLarge,
@@ -689,6 +691,31 @@ async def test_a_create_says_what_it_wants(rig: Rig) -> None:
         "env": {},
         "metadata": {},
     }
+
+
+@pytest.mark.parametrize("name", ["submit", "stream", "short", "status", "read"])
+async def test_a_sandbox_that_has_moved_is_found_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(endpoints, "NEW", 0.0)
+    rig.behave = answering(reply(404, {"code": "INVALID_REQUEST_BODY", "message": "none"}))
+    with contextlib.suppress(EngineError):
+        await rig.engine.status("sb", ID)
+    async with RawServer(nothing) as gone:
+        rig.engine.endpoints._routes["sb"] = replace(rig.engine.endpoints._routes["sb"], base=f"{gone.url}/execd")
+    rig.server.requests.clear()
+    with contextlib.suppress(EngineError):
+        await CALLS[name](rig.engine)
+    assert len(rig.arrived()) >= 1, "by the new way"
+    assert sum("/endpoints/" in each.target for each in rig.server.requests) == 1
+
+
+async def test_a_port_that_refuses_where_the_engine_has_just_sent_us_is_tried_once(rig: Rig) -> None:
+    async with RawServer(nothing) as gone:
+        there = reply(200, {"endpoint": f"{gone.address}/execd"})
+    rig.server.behave = answering(there)
+    with pytest.raises(NotReached) as refused:
+        await rig.engine.status("sb", ID)
+    assert refused.value.refused
+    assert len(rig.server.requests) == 1
 
 
 DOLLARS = ["$", "$$", "$HOME", "$(HOME)", "a$$$b", "$$(X)"]
