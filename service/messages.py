@@ -371,7 +371,7 @@ class File(msgspec.Struct, kw_only=True):
     """What stands under a path in a sandbox."""
 
     path: str
-    """As it was asked for; in a list below the directory that was. Bytes that are not UTF-8 are U+FFFD."""
+    """Absolute. Bytes that are not UTF-8 are U+FFFD."""
     type: FileType
     size: int
     """Bytes."""

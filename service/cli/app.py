@@ -9,7 +9,7 @@ import click
 
 from service import __version__
 from service.cli.arguments import Group
-from service.cli.commands import completion, cp, doctor, jobs, keys, logs, run, sandbox_acts, servers
+from service.cli.commands import completion, cp, doctor, jobs, keys, logs, mcp, run, sandbox_acts, servers
 from service.cli.output.terminal import show_logs
 from service.cli.problems import ReaderGone, report
 from service.cli.state import State, verbose_option
@@ -21,6 +21,7 @@ SECTIONS = {
     "Run commands": ("run", "exec", "status", "wait", "logs", "cancel", "ps"),
     "Sandboxes": ("sandboxes", "cp"),
     "Run the service": ("serve", "engine", "doctor", "keys"),
+    "For models": ("mcp",),
     "Shell": ("completion",),
 }
 
@@ -92,6 +93,7 @@ for command in (
     servers.engine,
     doctor.doctor,
     keys.keys,
+    mcp.mcp,
     completion.completion,
 ):
     app.add_command(command)

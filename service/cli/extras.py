@@ -1,4 +1,4 @@
-"""The extra ``server``: what is only there after ``pip install 'oncebox[server]'``."""
+"""What is only there after ``pip install 'oncebox[NAME]'``: the extras ``server`` and ``mcp``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def server_extra(purpose: str) -> Iterator[None]:
+def extra(name: str, purpose: str) -> Iterator[None]:
     """Around imports: say in a sentence what to install where they fail. ``purpose`` begins that sentence."""
     try:
         yield
@@ -20,4 +20,4 @@ def server_extra(purpose: str) -> Iterator[None]:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "service"):
             raise  # a bug of ours, not a missing package
-        raise Trouble(f"{purpose} needs the package {missing}: pip install 'oncebox[server]'") from error
+        raise Trouble(f"{purpose} needs the package {missing}: pip install 'oncebox[{name}]'") from error

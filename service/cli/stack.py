@@ -10,7 +10,7 @@ import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from service.cli.extras import server_extra
+from service.cli.extras import extra
 from service.cli.output.terminal import say
 from service.cli.problems import Trouble
 
@@ -27,7 +27,7 @@ PURPOSE = "`oncebox run` without ONCEBOX_URL"
 @asynccontextmanager
 async def stack(settings: Settings) -> AsyncIterator[str]:
     """An embedded stack, and its URL. What its parts log is shown with ``-v`` only."""
-    with server_extra(PURPOSE):
+    with extra("server", PURPOSE):
         from service.engine.local import EngineDidNotStart
         from service.server.embedded import embedded
 
@@ -41,7 +41,7 @@ async def stack(settings: Settings) -> AsyncIterator[str]:
         try:
             async with contextlib.AsyncExitStack() as exits:
                 try:
-                    with server_extra(PURPOSE), overheard.children():
+                    with extra("server", PURPOSE), overheard.children():
                         url = await exits.enter_async_context(embedded(settings))
                 except EngineDidNotStart as error:
                     raise Trouble(f"{str(error).rstrip('.')}: {await overheard.last()}") from None

@@ -55,7 +55,8 @@ from ._sync.job import Job
 from ._sync.sandbox import Sandbox
 from ._sync.tasks import TaskRun
 from .errors import ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
-from .results import CommandFailed, JobResult, MapResult
+from .file_calls import FilePart
+from .results import CommandFailed, JobPart, JobResult, MapResult
 from .tasks import TaskResult
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "FieldError",
     "FileInfo",
     "FileNotFound",
+    "FilePart",
     "FilePermissionDenied",
     "FileTooLarge",
     "FileType",
@@ -91,6 +93,7 @@ __all__ = [
     "Job",
     "JobInfo",
     "JobNotFound",
+    "JobPart",
     "JobResult",
     "JobState",
     "MapResult",

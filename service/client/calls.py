@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -15,7 +15,7 @@ import msgspec
 from ..errors import InvalidIdempotencyKey, OnceboxError, SandboxNotFound
 from ..messages import MAX_EXEC_TIMEOUT, ExecResult, Job, JobPage, Resources, Sandbox, SandboxPage
 from .answers import Fault, decoded, fault_of, unreadable
-from .arguments import bounded, identifier, labels, number, plain, printable
+from .arguments import bounded, identifier, labels, number, plain, printable, text
 from .results import JobRead
 from .rules import Deadline, Terms, Tries, ask, call
 from .steps import Answer, Flow, Request
@@ -153,6 +153,19 @@ class Calls:
         if timeout is not None and "timeout" not in self.terms.unsupported:
             query["timeout"] = str(timeout)
         request = self._get(job_path(command_id), list(query.items()))
+        return call(self.terms, request, _reader(command_id, JobRead, "command_id"), of_job=True)
+
+    def part(self, command_id: str, *, cursor: str | None, limit: int | None, wait: float) -> Flow[JobRead]:
+        """``GET /v1/exec-jobs/{command_id}``, for a part of the output."""
+        query: dict[str, str] = {}
+        if cursor is not None:
+            query["cursor"] = text(cursor, "cursor")
+        if limit is not None:
+            query["limit"] = str(number(limit, "limit"))
+        if wait:
+            query["wait"] = str(number(wait, "wait"))
+        request = self._get(job_path(command_id), list(query.items()))
+        request = replace(request, read_timeout=request.read_timeout + wait)
         return call(self.terms, request, _reader(command_id, JobRead, "command_id"), of_job=True)
 
     def cancel(self, command_id: str) -> Flow[Job]:

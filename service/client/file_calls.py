@@ -22,6 +22,13 @@ ANY_TYPE = {"Content-Type": "application/octet-stream"}
 TAR = {"Content-Type": "application/x-tar"}
 
 
+class FilePart(msgspec.Struct, frozen=True):
+    """Some bytes of a file, and how many it has."""
+
+    data: bytes
+    size: int
+
+
 class FileCalls:
     """Holds no connection. ``user``: with whose rights, see ``Sandbox.files``."""
 
@@ -40,6 +47,21 @@ class FileCalls:
     def read(self, path: str, receiver: Receiver, *, user: str | None) -> Flow[int]:
         """``GET .../files``; after a drop from where it stood. Returns how many bytes came."""
         return self._receive(self._request("GET", "files", {"path": path, "user": user}, receiver=receiver), receiver)
+
+    def part(self, path: str, *, offset: int, length: int, user: str | None) -> Flow[FilePart]:
+        """``GET .../files``, some of its bytes."""
+        headers = {"Range": f"bytes={number(offset, 'offset')}-{number(offset + length - 1, 'length')}"}
+        request = self._request("GET", "files", {"path": path, "user": user}, headers=headers)
+
+        def read(answer: Answer) -> FilePart:
+            if answer.status == 200:  # an empty file has no range
+                return FilePart(answer.body[offset : offset + length], len(answer.body))
+            size = answer.headers.get("content-range", "").rpartition("/")[2]
+            if not size.isdecimal():
+                raise Fault(unreadable(answer, "a part of a file that does not say which"), transient=True)
+            return FilePart(answer.body, int(size))
+
+        return call(self._terms, request, read, of_job=True)
 
     def pack(self, path: str, receiver: Receiver, *, user: str | None) -> Flow[int]:
         """``GET .../archive``; after a drop from the start."""

@@ -36,6 +36,20 @@ class JobRead(JobOutput, kw_only=True):
         return Job(**{name: getattr(self, name) for name in Job.__struct_fields__})
 
 
+class JobPart(msgspec.Struct, kw_only=True, frozen=True):
+    """A part of a job's output, and the job as it stood then."""
+
+    job: Job
+    text: str
+    """Bytes that are not UTF-8 are U+FFFD. Of an exec, once it is over: both outputs, one after the other."""
+    cursor: str | None
+    """Where to read on; None: this was the end."""
+    replace: bool
+    """It stands in place of all that came before."""
+    skipped_bytes: int
+    """Bytes before this part that are no longer kept."""
+
+
 class JobResult(msgspec.Struct, kw_only=True, frozen=True):
     """How a job ended, and what it printed."""
 
@@ -142,6 +156,17 @@ class MapResult(msgspec.Struct, kw_only=True, frozen=True):
         if self.result is None:
             raise self.error or OnceboxError("no result", sandbox_id=self.sandbox_id)
         return self.result
+
+
+def part_of(read: JobRead) -> JobPart:
+    """The part that was read."""
+    return JobPart(
+        job=read.job,
+        text=read.output + (read.stdout or "") + (read.stderr or ""),
+        cursor=read.cursor,
+        replace=read.replace,
+        skipped_bytes=read.skipped_bytes,
+    )
 
 
 def result_of_job(read: JobRead, output: str, skipped_bytes: int) -> JobResult:

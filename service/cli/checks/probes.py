@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from service.cli.checks.findings import Finding, judge_clock, judge_store, ok, warning, wrong
-from service.cli.extras import server_extra
+from service.cli.extras import extra
 from service.cli.problems import Trouble, sentence
 from service.cli.target import Target, configured_target, connect, open_target
 from service.errors import OnceboxError, StoreUnavailable
@@ -49,7 +49,7 @@ async def check_store(settings: Settings) -> AsyncIterator[Finding]:
         yield ok(about, "memory://: kept in the service's process, and forgotten with it")
         return
     try:
-        with server_extra("A look at Redis"):
+        with extra("server", "A look at Redis"):
             from service.store import open_store
     except Trouble as error:
         yield warning(about, str(error))
@@ -88,7 +88,7 @@ async def check_engine(settings: Settings, *, attempt: bool) -> AsyncIterator[Fi
         yield _judge_local(about)
         return
     try:
-        with server_extra("A look at the engine"):
+        with extra("server", "A look at the engine"):
             from service.engine import OpenSandboxEngine
     except Trouble as error:
         yield warning(about, str(error))

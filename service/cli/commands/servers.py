@@ -7,7 +7,7 @@ import logging
 import click
 
 from service.cli.arguments import Command
-from service.cli.extras import server_extra
+from service.cli.extras import extra
 from service.settings import load
 
 
@@ -27,7 +27,7 @@ Examples:
 def serve(bind: str | None, workers: int) -> int:
     """Run a replica of the service, in the foreground; SIGTERM ends it in good order."""
     settings = load(overrides={"bind": bind} if bind else None)
-    with server_extra("`oncebox serve`"):
+    with extra("server", "`oncebox serve`"):
         from service.server.command import serve as run_service
     return run_service(settings, workers=workers)
 
@@ -53,7 +53,7 @@ It runs real processes of this machine and is no security boundary: for developm
 @click.argument("more", metavar="[OPTIONS OF THE ENGINE]...", nargs=-1, type=click.UNPROCESSED)
 def engine(bind: str, root: str | None, isolation: str, more: tuple[str, ...]) -> int:
     """Run the local engine apart, for several replicas to share."""
-    with server_extra("`oncebox engine`"):
+    with extra("server", "`oncebox engine`"):
         from service.local_engine import main as run_engine
     logging.getLogger().handlers.clear()  # it logs in its own way
     options = ["--bind", bind, "--isolation", isolation, *(["--root", root] if root else []), *more]

@@ -16,7 +16,7 @@ from ...messages import Job as JobInfo
 from ...messages import Unpacked
 from ..calls import Calls
 from ..driver import AsyncDriver
-from ..file_calls import FileCalls
+from ..file_calls import FileCalls, FilePart
 from ..transfers import (
     IN_MEMORY,
     Content,
@@ -114,6 +114,14 @@ class AsyncFiles:
         file = io.BytesIO()
         await self._driver.run(self._files.read(path, Receiver(file), user=user))
         return file.getvalue()
+
+    async def read_part(self, path: str, *, offset: int, length: int, user: str | None = None) -> FilePart:
+        """At most ``length`` bytes of a file from ``offset`` on, and the file's size; otherwise as :meth:`read`.
+
+        Raises:
+            RangeNotSatisfiable: the file has no more than ``offset`` bytes.
+        """
+        return await self._driver.run(self._files.part(path, offset=offset, length=length, user=user))
 
     async def read_text(
         self, path: str, *, encoding: str = "utf-8", errors: str = "strict", user: str | None = None

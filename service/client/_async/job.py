@@ -13,7 +13,7 @@ from ..calls import Calls
 from ..driver import AsyncDriver
 from ..following import Follower
 from ..output import Joined, Sink, Unsaid, opened, sink_for
-from ..results import JobResult
+from ..results import JobPart, JobResult, part_of
 from ..views import JobView
 
 
@@ -91,6 +91,21 @@ class AsyncJob(JobView):
                 yield data
         if data := unsaid.rest() or b"":
             yield data
+
+    async def read(self, *, cursor: str | None = None, limit: int | None = None, wait: float = 0) -> JobPart:
+        """One part of the output, and the job as it stands, by one request.
+
+        Args:
+            cursor: of an earlier part; None: from the start.
+            limit: bytes, at most 8 MiB; None: 1 MiB.
+            wait: seconds to wait for news after ``cursor``, at most 30.
+
+        Raises:
+            JobNotFound: the service does not know the id.
+        """
+        read = await self._driver.run(self._calls.part(self._id, cursor=cursor, limit=limit, wait=wait))
+        self._note(read, self._skipped_bytes)
+        return part_of(read)
 
     async def result(self, *, check: bool = False, timeout: float | None = None) -> JobResult:
         """Waits until the job is over, and returns its end and its whole output.

@@ -17,7 +17,7 @@ from ...messages import Job as JobInfo
 from ...messages import Unpacked
 from ..calls import Calls
 from ..driver import SyncDriver
-from ..file_calls import FileCalls
+from ..file_calls import FileCalls, FilePart
 from ..transfers import (
     IN_MEMORY,
     Content,
@@ -115,6 +115,14 @@ class Files:
         file = io.BytesIO()
         self._driver.run(self._files.read(path, Receiver(file), user=user))
         return file.getvalue()
+
+    def read_part(self, path: str, *, offset: int, length: int, user: str | None = None) -> FilePart:
+        """At most ``length`` bytes of a file from ``offset`` on, and the file's size; otherwise as :meth:`read`.
+
+        Raises:
+            RangeNotSatisfiable: the file has no more than ``offset`` bytes.
+        """
+        return self._driver.run(self._files.part(path, offset=offset, length=length, user=user))
 
     def read_text(self, path: str, *, encoding: str = "utf-8", errors: str = "strict", user: str | None = None) -> str:
         """The characters of a file; otherwise as :meth:`read`. ``encoding`` and ``errors`` as of ``bytes.decode``."""

@@ -14,7 +14,7 @@ from ..calls import Calls
 from ..driver import SyncDriver
 from ..following import Follower
 from ..output import Joined, Sink, Unsaid, opened, sink_for
-from ..results import JobResult
+from ..results import JobPart, JobResult, part_of
 from ..views import JobView
 
 
@@ -90,6 +90,21 @@ class Job(JobView):
                 yield data
         if data := unsaid.rest() or b"":
             yield data
+
+    def read(self, *, cursor: str | None = None, limit: int | None = None, wait: float = 0) -> JobPart:
+        """One part of the output, and the job as it stands, by one request.
+
+        Args:
+            cursor: of an earlier part; None: from the start.
+            limit: bytes, at most 8 MiB; None: 1 MiB.
+            wait: seconds to wait for news after ``cursor``, at most 30.
+
+        Raises:
+            JobNotFound: the service does not know the id.
+        """
+        read = self._driver.run(self._calls.part(self._id, cursor=cursor, limit=limit, wait=wait))
+        self._note(read, self._skipped_bytes)
+        return part_of(read)
 
     def result(self, *, check: bool = False, timeout: float | None = None) -> JobResult:
         """Waits until the job is over, and returns its end and its whole output.

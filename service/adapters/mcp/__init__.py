@@ -1,0 +1,1 @@
+"""Sandboxes and jobs as tools of the Model Context Protocol: ``oncebox mcp``."""
