@@ -37,10 +37,11 @@ REASONS = get_args(Reason)
 HEAD = r"""
 LC_ALL=C; export LC_ALL; set +e +u; p=$ONCEBOX_PATH; undo=
 hex() { od -An -v -tx1 | tr -d ' \n'; }
+bytes() { case $2 in *[!A-Za-z0-9/._-]*|'') echo "$1=$(printf '%s' "$2" | hex)";; *) echo "$1==$2";; esac; }
 clean() { cd /; [ -z "$l" ] || rmdir "$l"; [ ! -s "$w/pid" ] || kill "$(cat "$w/pid")"
 c=$(readlink "$w/to" && echo .); c=${c%??}
-case ${c##*/} in @UPLOAD@"$ONCEBOX_TOKEN") rm -rf "$c" || { chmod -R u+rwx "$c"; rm -rf "$c"; };; esac
-rm -rf "$w"; } 2>/dev/null
+case ${c##*/} in @UPLOAD@"$ONCEBOX_TOKEN") rm -rf "$c" "$w" || { chmod -R u+rwx "$c"; rm -rf "$c" "$w"; };;
+*) rm -rf "$w";; esac; } 2>/dev/null
 no() { [ -z "$undo" ] || clean; echo "end=$1"; exit 0; }
 why() { case $1 in
 *"No space left on device"|*"uota exceeded") no full;;
@@ -84,11 +85,11 @@ p=$(readlink "./$n" && echo .) || lacks "./$n"; p=${p%??}
 done
 [ -z "$s" ] || [ -z "$n" ] || [ "$m" ] || [ ! -e "./$n" ] || [ -d "./$n" ] || no notdir; }
 kept() { case $q/ in "$f"/*) no fence;; esac; }
-about() { echo "base=$(printf '%s' "$b" | hex)"; echo "where=$(printf '%s' "$q" | hex)"; }
+about() { bytes base "$b"; bytes where "$q"; }
 show() { c=$(stat -c "$S" "$1" 2>&1) || why "$c"; echo "stat=$c"
 [ ! -L "$1" ] || echo "target=$(c=$(readlink "$1" && echo .); printf '%s' "${c%??}" | hex)"; }
 way() { undo=1; [ -d "$f" ] || c=$(mkdir -p -m 1777 "$f" 2>&1) || why "$c"
-c=$(mkdir "$w" 2>&1) || why "$c"; chmod 755 "$w"; c=$(ln -s "$1" "$w/to" 2>&1) || why "$c"; }
+c=$(mkdir -m 755 "$w" 2>&1) || why "$c"; c=$(ln -s "$1" "$w/to" 2>&1) || why "$c"; }
 """
 
 # What stands under the path itself: a link is not followed.
@@ -129,18 +130,33 @@ c=$(mkdir -m 700 "./@UPLOAD@$ONCEBOX_TOKEN" 2>&1) || why "$c"
 echo end=ok
 """
 
-# ONCEBOX_SIZE: bytes of all pieces. ONCEBOX_MODE: octal, or nothing. ONCEBOX_MATCH: nothing, `none` (no file may be
-# there), or the `stat` (with $S) of the one that must be. ONCEBOX_OWN: the pieces are another user's: they are copied.
-# What was joined is renamed under a lock of the directory, so that of two who ask for the same state only one finds it.
-FINISH = r"""
-undo=1
-q=$(readlink "$w/target" && echo .) || no lost; q=${q%??}
+# The pieces up to number ONCEBOX_UPTO, all of them there, put behind those that were joined before. ONCEBOX_OWN: they
+# are another user's, so the first is copied like all others; else it is the beginning.
+JOIN = r"""
+join() { [ $# -gt 0 ] || return; if [ ! -e whole ] && [ -z "$ONCEBOX_OWN" ]; then mv "$1" whole; shift; fi
+[ $# = 0 ] || { c=$( { cat "$@" >>whole; } 2>&1) || why "$c"; rm -f "$@"; }; }
 cd -P "$w/to" 2>/dev/null || no lost
-set -- [0-9]*
-[ -e "$1" ] || { set --; c=$({ : >whole; } 2>&1) || why "$c"; }
-if [ $# = 1 ] && [ -z "$ONCEBOX_OWN" ]; then mv "$1" whole
-else for p; do c=$( { cat "$p" >>whole; } 2>&1) || why "$c"; rm -f "$p"; done; fi
-[ "$(stat -c %s whole)" = "$ONCEBOX_SIZE" ] || no short
+"""
+APPEND = (
+    JOIN
+    + r"""
+set --; for p in [0-9]*; do [ "${p%%.*}" -gt "$ONCEBOX_UPTO" ] || set -- "$@" "$p"; done
+join "$@"; echo end=ok
+"""
+)
+
+# ONCEBOX_SIZE: bytes of all pieces. ONCEBOX_MODE: octal, or nothing. ONCEBOX_MATCH: nothing, `none` (no file may be
+# there), or the `stat` (with $S) of the one that must be.
+# What was joined is renamed under a lock of the directory, so that of two who ask for the same state only one finds it.
+FINISH = (
+    "undo=1"
+    + JOIN
+    + r"""
+q=$(readlink "$w/target" && echo .) || no lost; q=${q%??}
+set -- [0-9]*; [ -e "$1" ] || set --
+join "$@"; [ -e whole ] || c=$({ : >whole; } 2>&1) || why "$c"
+o=$(stat -c '%s %u:%g %a' whole); [ "${o%% *}" = "$ONCEBOX_SIZE" ] || no short
+o=${o#* }
 d=${q%/*}/ n=${q##*/}
 [ -d "$d" ] || c=$(mkdir -p "$d" 2>&1) || why "$c"
 enter "$d"; [ "${PWD%/}/" = "$d" ] || no changed
@@ -152,12 +168,12 @@ case $c in *"File exists") ;; *) why "$c";; esac
 sleep 0.05 2>/dev/null || { sleep 1; t=$((t + 19)); }
 done; l=$k
 [ ! -d "./$n" ] || no isdir
-c=; if [ -e "./$n" ]; then c=$(stat -c "$S" "./$n"); set -- $(stat -c '%u:%g %a' "./$n"); else set -- '' 644; fi
+c=; set -- "${o% *}" 644; [ ! -e "./$n" ] || { c=$(stat -c "$S%u:%g %a" "./$n"); set -- ${c##*|}; c=${c%|*}\|; }
 case $ONCEBOX_MATCH in '') ;; none) [ -z "$c" ] && [ ! -L "./$n" ] || no changed;;
 *) [ "$c" = "$ONCEBOX_MATCH" ] || no changed;; esac
-o=$(stat -c %u:%g "$w/to/whole")
-[ -z "$1" ] || [ "$1" = "$o" ] || o=$(chown "$1" "$w/to/whole" 2>&1) || why "$o"
-o=$(chmod "${ONCEBOX_MODE:-$2}" "$w/to/whole" 2>&1) || why "$o"
+if [ "$1" != "${o% *}" ] || [ "${ONCEBOX_MODE:-$2}" != "${o#* }" ]; then
+[ "$1" = "${o% *}" ] || o=$(chown "$1" "$w/to/whole" 2>&1) || why "$o"
+o=$(chmod "${ONCEBOX_MODE:-$2}" "$w/to/whole" 2>&1) || why "$o"; fi
 o=$(mv -fT "$w/to/whole" "./$n" 2>&1) || case $o in
 *nrecognized*|*nvalid*) [ ! -d "./$n" ] || no isdir
 o=$(mv -f "$w/to/whole" "./$n" 2>&1) || why "$o";; *) why "$o";; esac
@@ -165,6 +181,7 @@ o=$(mv -f "$w/to/whole" "./$n" 2>&1) || why "$o";; *) why "$o";; esac
 show "./$n"; clean
 echo end=ok
 """
+)
 
 ABORT = r"""
 clean; echo end=ok

@@ -41,7 +41,8 @@ class Said:
     def data(self, name: str) -> bytes:
         """A line of bytes. Raises ``EngineUnavailable`` where it is not whole."""
         try:
-            return bytes.fromhex(self.lines[name])
+            plain = self.lines[name].removeprefix("=")
+            return plain.encode() if self.lines[name].startswith("=") else bytes.fromhex(plain)
         except (KeyError, ValueError):
             raise garbled() from None
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -26,8 +27,12 @@ from service.ports import engine as port
 from service.ports.engine import Engine
 from service.ports.store import Store
 
-PIECE = 8 * 1024 * 1024
+PIECE = 6 * 1024 * 1024
 """Bytes of a piece at most. execd keeps up to 32 MiB of an upload in its memory, more than that twice on its disk."""
+UNDER_WAY = 3
+"""Pieces of one upload that are sent at once: execd writes each to the disk before it answers."""
+JOINED = 4
+"""Pieces that are there before they are joined, while others come: what is left for the end takes no longer."""
 LEAST = 256 * 1024
 """Bytes that an upload has room for in any case; the rest of a piece is taken as long as the replica has it."""
 PIECE_SECONDS = 60.0
@@ -53,22 +58,33 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Pieces:
-    """The bytes of one upload on their way into its directory; one piece is sent while the next one comes."""
+    """The bytes of one upload on their way into its directory: some pieces are sent while the next one comes."""
 
     def __init__(
-        self, send: Callable[[str, list[bytes]], Awaitable[None]], share: Share, *, most: int, besides: int = 0
+        self,
+        send: Callable[[str, list[bytes]], Awaitable[None]],
+        share: Share,
+        *,
+        most: int,
+        besides: int = 0,
+        join: Callable[[int], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        """``share`` holds ``besides`` bytes for others, and ``2 * LEAST`` for this."""
+        """``share`` holds ``besides`` bytes for others, and ``2 * LEAST`` for this. ``join``: joins the pieces up to a
+        number.
+        """
         self._send = send
+        self._join = join
         self._share = share
         self._most = most
         self._besides = besides
         self._waiting: list[bytes] = []
         self._size = 0
         self._since = 0.0
-        self._sending: asyncio.Task[None] | None = None
-        self._under_way = 0
+        self._sending: dict[asyncio.Task[None], tuple[int, int]] = {}
+        """Number and bytes."""
         self._sent = 0
+        self._joined = 0
+        self._joining: asyncio.Task[None] | None = None
         self.total = 0
         """Bytes so far."""
 
@@ -83,12 +99,11 @@ class Pieces:
         return self.total
 
     async def add(self, chunk: bytes) -> None:
-        """More bytes; waits while two pieces are full. Raises ``FileTooLarge``."""
+        """More bytes; waits while there is no room for them. Raises ``FileTooLarge``."""
         self.total += len(chunk)
         if self.total > self._most:
             raise errors.FileTooLarge(f"The file is over {self._most} bytes; nothing is left of it.")
-        if self._sending is not None and self._sending.done():
-            self._sending.result()
+        await self._settle(UNDER_WAY)
         if self._size and not self._room_for(len(chunk)):
             await self._flush()
         self._waiting.append(chunk)
@@ -102,30 +117,56 @@ class Pieces:
         """All of it is there."""
         if self._size:
             await self._flush()
-        if self._sending is not None:
-            await self._sending
+        await self._settle(0)
+        if self._joining is not None:
+            await self._joining
 
     async def cancel(self) -> None:
         """Nothing is under way any more."""
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
+        under_way = [*self._sending, *([] if self._joining is None else [self._joining])]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _settle(self, most: int) -> None:
+        """No more than ``most`` pieces are under way. Raises what one of them raised."""
+        while self._sending:
+            for task in [task for task in self._sending if task.done()]:
+                del self._sending[task]
+                task.result()
+            self._join_some()
+            if len(self._sending) <= most:
+                return
+            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+
+    def _join_some(self) -> None:
+        if self._joining is not None:
+            if not self._joining.done():
+                return
+            self._joining.result()
+        there = min((number for number, _ in self._sending.values()), default=self._sent)
+        if self._join is not None and there - self._joined >= JOINED:
+            self._joined = there
+            self._joining = asyncio.ensure_future(self._join(there - 1))
 
     def _room_for(self, more: int) -> bool:
         size = self._size + more
         if size > PIECE:
             return False
-        return size <= LEAST or self._share.take(self._besides + max(self._under_way, LEAST) + size)
+        return size <= LEAST or self._share.take(self._held(size))
+
+    def _held(self, size: int) -> int:
+        return self._besides + max(sum(size for _, size in self._sending.values()), LEAST) + max(size, LEAST)
 
     async def _flush(self) -> None:
-        if self._sending is not None:
-            await self._sending
-        piece, self._under_way = self._waiting, self._size
+        """Without room for more, one piece at a time."""
+        await self._settle(UNDER_WAY - 1 if self._size >= PIECE // 2 else 0)
+        piece, size = self._waiting, self._size
         self._waiting, self._size = [], 0
-        self._share.shrink(self._besides + max(self._under_way, LEAST) + LEAST)
         name = f"{self._sent:06d}.{identity.random_token()[:8]}"
+        self._sending[asyncio.ensure_future(self._send(name, piece))] = (self._sent, size)
         self._sent += 1
-        self._sending = asyncio.ensure_future(self._send(name, piece))
+        self._share.shrink(self._held(0))
 
 
 class Uploads:
@@ -164,7 +205,14 @@ class Uploads:
             there = said.stat if "stat" in said else None
             match = conditions.for_put(there)
             shown = paths.shown(path, said.data("base"), said.data("where"))
-            size = await self.fill(sandbox_id, token, body, share)
+            own = "" if who is None else "1"
+
+            async def join(number: int) -> None:
+                await self._shell.run(
+                    sandbox_id, scripts.APPEND, token=token, user=who, timeout=JOIN, UPTO=str(number), OWN=own
+                )
+
+            size = await Pieces(self.sender(sandbox_id, token), share, most=self.most, join=join).all_of(body)
             said = await self._shell.run(
                 sandbox_id,
                 scripts.FINISH,
@@ -174,7 +222,7 @@ class Uploads:
                 SIZE=str(size),
                 MODE=mode or "",
                 MATCH=match,
-                OWN="" if who is None else "1",
+                OWN=own,
             )
         return Written(paths.file_of(shown, said.stat), said["made"] == "1", said.stat.etag)
 
@@ -206,10 +254,6 @@ class Uploads:
         """What can't be removed now, the sweeper finds."""
         with contextlib.suppress(errors.OnceboxError):
             await self._shell.run(sandbox_id, scripts.ABORT, token=token, timeout=CLEAN)
-
-    async def fill(self, sandbox_id: str, token: str, body: AsyncIterator[bytes], share: Share) -> int:
-        """Send all of ``body`` into the directory; how many bytes."""
-        return await Pieces(self.sender(sandbox_id, token), share, most=self.most).all_of(body)
 
     def sender(self, sandbox_id: str, token: str) -> Callable[[str, list[bytes]], Awaitable[None]]:
         """Sends a piece into the directory, under a name."""
