@@ -56,7 +56,7 @@ from ._sync.sandbox import Sandbox
 from ._sync.tasks import TaskRun
 from .errors import ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
 from .file_calls import FilePart
-from .results import CommandFailed, JobPart, JobResult, MapResult
+from .results import CommandFailed, JobPart, JobResult, MapResult, OutputTooLarge
 from .tasks import TaskResult
 
 __all__ = [
@@ -103,6 +103,7 @@ __all__ = [
     "NotFound",
     "OnceboxError",
     "OutcomeUnknown",
+    "OutputTooLarge",
     "PayloadTooLarge",
     "PreconditionFailed",
     "QuotaExceeded",

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from ..errors import InvalidIdempotencyKey, OnceboxError, SandboxNotFound
+from ..errors import InvalidIdempotencyKey, InvalidRequest, OnceboxError, SandboxNotFound
 from ..messages import MAX_EXEC_TIMEOUT, ExecResult, Job, JobPage, Resources, Sandbox, SandboxPage
 from .answers import Fault, decoded, fault_of, unreadable
 from .arguments import bounded, identifier, labels, number, plain, printable, text
@@ -152,8 +152,15 @@ class Calls:
         query = {"limit": str(STATUS_LIMIT)}
         if timeout is not None and "timeout" not in self.terms.unsupported:
             query["timeout"] = str(timeout)
-        request = self._get(job_path(command_id), list(query.items()))
-        return call(self.terms, request, _reader(command_id, JobRead, "command_id"), of_job=True)
+        read = _reader(command_id, JobRead, "command_id")
+        try:
+            request = self._get(job_path(command_id), list(query.items()))
+            return (yield from call(self.terms, request, read, of_job=True))
+        except InvalidRequest as error:
+            if not wants_stream(error):
+                raise
+        request = self._get(job_path(command_id), [*query.items(), ("stream", "stdout")])
+        return (yield from call(self.terms, request, read, of_job=True))
 
     def part(self, command_id: str, *, cursor: str | None, limit: int | None, wait: float) -> Flow[JobRead]:
         """``GET /v1/exec-jobs/{command_id}``, for a part of the output."""
@@ -231,6 +238,11 @@ def _naming(key: str, flow: Flow[Made[M]]) -> Flow[Made[M]]:
     except OnceboxError as error:
         error.idempotency_key = key
         raise
+
+
+def wants_stream(error: InvalidRequest) -> bool:
+    """The job's streams are apart, and none was named."""
+    return any(item.field == "stream" for item in error.errors)
 
 
 def sandbox_path(sandbox_id: str) -> str:

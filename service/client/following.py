@@ -24,7 +24,7 @@ from collections.abc import Callable
 from urllib.parse import urlencode
 
 from ..errors import InvalidRequest, JobNotFound
-from ..messages import MAX_WAIT, Encoding, JobState
+from ..messages import MAX_WAIT, Encoding, JobState, Stream
 from .answers import Fault, decoded, fault_of, unreadable
 from .arguments import text
 from .calls import STATUS_LIMIT, job_path
@@ -73,6 +73,8 @@ class Follower:
         cursor: str | None = None,
         job_timeout: int | None = None,
         long_poll: bool = True,
+        stream: Stream | None = None,
+        most_wait: int = MAX_WAIT,
         note: Callable[[JobRead, int], None] | None = None,
     ) -> None:
         self._terms = terms
@@ -81,6 +83,8 @@ class Follower:
         self._deadline = deadline
         self._job_timeout = job_timeout
         self._long_poll = long_poll
+        self._stream = stream
+        self._most_wait = most_wait
         self._note = note
         self._at_end = cursor == END
         self._tries = Tries(terms, deadline, what=f"job {command_id}")
@@ -152,7 +156,7 @@ class Follower:
             return 0
         if self.last is not None and not self.last.logs_ok:
             return 0
-        most = DRAIN_WAIT if self._terminal_seen else MAX_WAIT
+        most = min(self._most_wait, DRAIN_WAIT if self._terminal_seen else MAX_WAIT)
         return max(0, int(min(most, self._deadline.remaining() - LAST_LOOK)))
 
     def _answered(self) -> Flow[JobRead]:
@@ -174,6 +178,8 @@ class Follower:
 
     def _request(self, wait: int) -> Request:
         query: dict[str, str] = {"encoding": self._encoding.value}
+        if self._stream is not None:
+            query["stream"] = self._stream
         if self._at_end:
             query["limit"] = str(STATUS_LIMIT)
         elif self.cursor is not None:

@@ -113,25 +113,60 @@ class Sink(Protocol):
         """There are no more."""
 
 
+class Room:
+    """How many bytes of text may be kept, by several who keep some. Text counts as UTF-8."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+    def take(self, size: int) -> None:
+        """Takes some, or gives some back.
+
+        Raises:
+            Full: there is no more.
+        """
+        self.taken += size
+        if self.taken > self.most:
+            raise Full
+
+
+class Full(Exception):
+    """More was printed than may be kept."""
+
+
 class Joined:
-    """Keeps all output as one text."""
+    """Keeps all output as one text. ``told``: a function that is called with each part as it comes, too."""
 
     encoding = Encoding.UTF8
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None, told: Callable[[str], Any] | None = None) -> None:
         self._texts: list[str] = []
+        self._room = room
+        self._size = 0
+        self._told = None if told is None else ToCallback(told, text=True)
         self.skipped_bytes = 0
 
-    def take(self, piece: Piece) -> None:
-        """The next piece."""
+    def take(self, piece: Piece) -> Any:
+        """The next piece. Returns what ``told`` returned."""
         if piece.replace:
             self._texts.clear()
+            self._count(-self._size)
             self.skipped_bytes = 0
-        self._texts.append(piece.text())
+        text = piece.text()
+        self._count(len(text.encode()))
+        self._texts.append(text)
         self.skipped_bytes += piece.skipped_bytes
+        return None if self._told is None else self._told.take(piece)
 
-    def end(self) -> None:
-        """Nothing is held back."""
+    def _count(self, size: int) -> None:
+        if self._room is not None:
+            self._size += size
+            self._room.take(size)
+
+    def end(self) -> Any:
+        """Nothing is held back, but from ``told``."""
+        return None if self._told is None else self._told.end()
 
     @property
     def text(self) -> str:

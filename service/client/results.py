@@ -3,12 +3,13 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from ..errors import OnceboxError
-from ..messages import Encoding, ExecResult, Job, JobOutput, JobState, Metadata, Reason
+from ..messages import Encoding, Job, JobOutput, JobState, Metadata, Reason
 
 
 class CommandFailed(OnceboxError):
@@ -21,6 +22,20 @@ class CommandFailed(OnceboxError):
     def __init__(self, detail: str | None = None, *, result: JobResult | None = None, **more: Any) -> None:
         super().__init__(detail, **more)
         self.result = result
+
+
+class OutputTooLarge(OnceboxError):
+    """A command of ``run()`` printed more than ``max_output`` bytes. It was not ended: ``job`` is its handle, which
+    reads its output piece by piece.
+    """
+
+    code = "OUTPUT_TOO_LARGE"
+    status = 0
+    title = "The command printed too much"
+
+    def __init__(self, detail: str | None = None, *, job: Any = None, **more: Any) -> None:
+        super().__init__(detail, **more)
+        self.job = job
 
 
 class JobRead(JobOutput, kw_only=True):
@@ -63,16 +78,16 @@ class JobResult(msgspec.Struct, kw_only=True, frozen=True):
     reason: Reason | None
     """Why the job is in this state, where that needs saying."""
     output: str
-    """stdout and stderr merged, as printed (an exec's: one after the other); bytes not UTF-8 are U+FFFD.
+    """stdout and stderr merged, as printed (where they are apart: one after the other); bytes not UTF-8 are U+FFFD.
     Empty from ``output_to()``."""
     output_complete: bool
     """Every byte up to the output's end was read (``skipped_bytes`` says what is missing at its start)."""
     skipped_bytes: int = 0
     """Bytes of the command's output that are no longer kept and so not in ``output``, as far as that is known."""
     stdout: str | None = None
-    """Of an exec only: a job's two outputs are merged."""
+    """Of ``run()``, of an exec, and of a job with its streams apart; None where they are merged."""
     stderr: str | None = None
-    """Of an exec only."""
+    """The same."""
     metadata: Metadata = {}
     submitted_at: str | None = None
     """RFC 3339, UTC; like the next two."""
@@ -192,24 +207,12 @@ def result_of_job(read: JobRead, output: str, skipped_bytes: int) -> JobResult:
     )
 
 
-def result_of_exec(done: ExecResult, sandbox_id: str) -> JobResult:
-    """The result of ``POST /v1/exec`` in the shape of a job's."""
-    if done.timed_out:
-        state = JobState.TIMED_OUT
-    elif done.exit_code is None:
-        state = JobState.LOST
-    else:
-        state = JobState.EXITED
-    return JobResult(
-        command_id=done.command_id,
-        sandbox_id=sandbox_id,
-        state=state,
-        exit_code=done.exit_code,
-        timed_out=done.timed_out,
-        reason=None,
-        output=done.stdout + done.stderr,
-        output_complete=not done.truncated,
-        skipped_bytes=done.skipped_bytes,
-        stdout=done.stdout,
-        stderr=done.stderr,
+def result_of_streams(reads: Sequence[JobRead], texts: Sequence[str], skipped_bytes: int) -> JobResult:
+    """The result of a job with its streams apart, by the last read of stdout and of stderr."""
+    result = result_of_job(reads[-1], "".join(texts), skipped_bytes)
+    return msgspec.structs.replace(
+        result,
+        stdout=texts[0],
+        stderr=texts[1],
+        output_complete=all(read.output_complete for read in reads),
     )

@@ -7,6 +7,7 @@ Local trouble (a disk that is full, a file that is not there) is raised as it is
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -50,6 +51,19 @@ class Content:
         self._progress = progress or _nothing
         self.fault: LocalFault | None = None
         """Local trouble during the last try, whatever the library made of it."""
+
+    def beginning(self, most: int) -> bytes:
+        """The first bytes, at most so many. Raises ``OSError``."""
+        self._file.seek(self._start)
+        return self._file.read(min(most, self.length))
+
+    def sha256(self) -> str:
+        """Of all of it, in hex. Raises ``OSError``."""
+        found = hashlib.sha256()
+        self._file.seek(self._start)
+        while piece := self._file.read(PIECE):
+            found.update(piece)
+        return found.hexdigest()
 
     def pieces(self) -> Iterator[bytes]:
         """The bytes. Raises ``LocalFault``."""

@@ -3,24 +3,33 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
+import base64
 import copy
-from collections.abc import Mapping
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Generic, NoReturn, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from ..messages import Encoding, Job, JobState, Sandbox
-from .arguments import printable, seconds
+from ..messages import MAX_WAIT, Encoding, Job, JobState, Sandbox, Stream
+from .arguments import printable, seconds, text
 from .calls import Calls
 from .following import Follower
-from .output import Sink
-from .results import JobRead, JobResult, result_of_job
+from .output import Joined, Sink
+from .results import JobRead, JobResult, result_of_job, result_of_streams
 from .rules import Deadline
 
 M = TypeVar("M", Job, Sandbox)
 
-RUN_LIMIT = 60
-"""Seconds: up to here ``run()`` is one exec, which holds its connection; above, a job."""
+RUN_TIMEOUT = 60
+"""Seconds after which a command of ``run()`` is killed, unless told otherwise."""
+MAX_OUTPUT = 64 * 1024 * 1024
+"""Bytes that ``run()`` takes of a command's two outputs together, unless told otherwise."""
+STDIN_INLINE = 256 * 1024
+"""Bytes of a command's input that travel in its request; more is uploaded as a file."""
+STDIN_FILES = "/tmp/oncebox-stdin-"  # noqa: S108 - in the sandbox
+"""Where an uploaded input is in its sandbox, with the sha256 of its content behind it."""
+TURN = 2
+"""Seconds that a read of one stream waits for more where both are followed at once."""
 
 
 class Unpickled:
@@ -143,8 +152,20 @@ class JobView(Handle[Job]):
         self._output_complete = self._output_complete or read.output_complete
         self._skipped_bytes = skipped_bytes
 
+    @property
+    def _apart(self) -> bool:
+        """Its streams are known to be apart."""
+        return self._info is not None and self._info.kind == "job" and self._info.streams == "apart"
+
     def _follower(
-        self, encoding: Encoding, timeout: float | None, cursor: str | None = None, *, follow: bool = True
+        self,
+        encoding: Encoding,
+        timeout: float | None,
+        cursor: str | None = None,
+        *,
+        follow: bool = True,
+        stream: Stream | None = None,
+        most_wait: int = MAX_WAIT,
     ) -> Follower:
         timeout = seconds(timeout, "timeout")
         if timeout is None and not follow:
@@ -158,12 +179,21 @@ class JobView(Handle[Job]):
             cursor=cursor,
             job_timeout=self._info.timeout if self._info else None,
             long_poll=follow,
+            stream=stream,
+            most_wait=most_wait,
             note=lambda read, skipped: self._note(read, before + skipped),
         )
 
     def _result(self, follower: Follower, sink: Sink, text: str, *, check: bool) -> JobResult:
         assert follower.last is not None
         result = result_of_job(follower.last, text, sink.skipped_bytes)
+        return result.check() if check else result
+
+    @staticmethod
+    def _result_of_both(followers: Sequence[Follower], sinks: Sequence[Joined], *, check: bool) -> JobResult:
+        reads = [follower.last for follower in followers if follower.last is not None]
+        skipped = sum(sink.skipped_bytes for sink in sinks)
+        result = result_of_streams(reads, [sink.text for sink in sinks], skipped)
         return result.check() if check else result
 
 
@@ -179,7 +209,7 @@ class SandboxView(Handle[Sandbox]):
 
     def _body(
         self,
-        command: str,
+        command: str | Sequence[str],
         timeout: int | None,
         cwd: str | None,
         env: Mapping[str, str] | None,
@@ -188,23 +218,32 @@ class SandboxView(Handle[Sandbox]):
         return {"sandbox_id": self._id, **command_body(command, timeout, cwd, env, metadata)}
 
 
+Stdin: TypeAlias = str | bytes | IO[bytes]
+"""What a command reads: text (as UTF-8), bytes, or an open binary file, from where it stands to its end."""
+
+
+def inline_stdin(data: bytes) -> dict[str, str]:
+    """A short input, as it is sent."""
+    try:
+        return {"stdin": data.decode()}
+    except UnicodeDecodeError:
+        return {"stdin": base64.b64encode(data).decode("ascii"), "stdin_encoding": "base64"}
+
+
 def command_body(
-    command: str,
+    command: str | Sequence[str],
     timeout: int | None,
     cwd: str | None,
     env: Mapping[str, str] | None,
     metadata: Mapping[str, str] | None,
 ) -> dict[str, Any]:
     """The fields of a command, as they are sent."""
+    words = list(command) if isinstance(command, list | tuple) else None
     return {
-        "command": command,
+        "command": None if words is not None else text(command, "command"),
+        "argv": words,
         "timeout": timeout,
         "cwd": cwd,
         "env": None if env is None else dict(env),
         "metadata": None if metadata is None else dict(metadata),
     }
-
-
-def runs_as_exec(timeout: int | None, metadata: Mapping[str, str] | None) -> bool:
-    """Whether ``run()`` is an exec, which has no metadata, or a job."""
-    return (timeout is None or timeout <= RUN_LIMIT) and metadata is None

@@ -55,9 +55,9 @@ class Bench:
         assert answer.value.ready
         return answer.value.sandbox_id
 
-    async def submit(self, key: str | None, command: str = "echo x", timeout: int = TAKES) -> str:
+    async def submit(self, key: str | None, command: str = "echo x", timeout: int = TAKES, **more: Any) -> str:
         """A job's id."""
-        request = SubmitJob(sandbox_id=self.sandbox_id, command=command, timeout=timeout)
+        request = SubmitJob(sandbox_id=self.sandbox_id, command=command, timeout=timeout, **more)
         return (await self.core.jobs.submit(TENANT, request, key)).value.command_id
 
     async def execute(self, key: str | None) -> None:
@@ -125,6 +125,20 @@ async def life(bench: Bench, key: str | None, timeout: int = TAKES) -> Spent:
     return await bench.meter.of(lambda: bench.submit(key, timeout=timeout), aftermath=True)
 
 
+async def life_with(bench: Bench, **more: Any) -> Spent:
+    return await bench.meter.of(lambda: bench.submit(None, **more), aftermath=True)
+
+
+async def poll_of_streams_apart(bench: Bench) -> Spent:
+    job = await bench.submit(None, "sleep 30", stderr="apart")
+    await bench.meter.quiet()
+    bench.looks_are_due(True)
+    await bench.core.jobs.get(TENANT, job, stream="stdout")
+    await bench.meter.quiet()
+    await asyncio.sleep(0.1)  # the one before is over
+    return await bench.meter.of(lambda: bench.core.jobs.get(TENANT, job, stream="stderr"), aftermath=True)
+
+
 async def replay_of_a_submission(bench: Bench) -> Spent:
     return await bench.meter.of(lambda: bench.submit(bench.warm), aftermath=True)
 
@@ -168,6 +182,17 @@ TABLE: dict[str, tuple[Count, Cost]] = {
         submission_after_a_minute, Cost(exact=(4, 3, 3), most=(4, 3, 4))),
     "short job, keyed, its whole life": (lambda bench: life(bench, bench.key()), Cost(exact=(6, 5, 5), most=JOB)),
     "short job, unkeyed, its whole life": (lambda bench: life(bench, None), Cost(exact=(5, 5, 5), most=JOB)),
+    "short job with an input of 1 KiB": (
+        lambda bench: life_with(bench, stdin="x" * 1024), Cost(exact=(5, 5, 6), most=(5, 5, 6))),
+    "short job with an input of 900 KiB": (
+        lambda bench: life_with(bench, stdin="x" * 900 * 1024), Cost(exact=(5, 5, 6), most=(5, 5, 6))),
+    "short job that reads a file": (
+        lambda bench: life_with(bench, stdin_path="/etc/passwd"), Cost(exact=(5, 5, 5), most=(5, 5, 5))),
+    "short job of a user": (lambda bench: life_with(bench, user="0:0"), Cost(exact=(5, 5, 6), most=(5, 5, 6))),
+    "short job with its streams apart": (
+        lambda bench: life_with(bench, stderr="apart"), Cost(exact=(5, 5, 6), most=(5, 5, 6))),
+    "poll of a running job with its streams apart, a look due": (
+        poll_of_streams_apart, Cost(exact=(3, 3, 3), most=(3, 3, 3))),
     "replay of a submission": (replay_of_a_submission, Cost(exact=(2, 1, 0), most=(3, 3, 0))),
     "poll of a running job, nothing due": (poll_of_a_running_job, Cost(exact=(1, 1, 0), most=(1, 1, 0))),
     "poll of a running job, a look due": (

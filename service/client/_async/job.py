@@ -7,14 +7,15 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import IO, Any, TextIO
 
-from ...messages import Encoding
+from ...errors import InvalidRequest
+from ...messages import MAX_WAIT, Encoding, Stream
 from ...messages import Job as JobInfo
-from ..calls import Calls
+from ..calls import Calls, wants_stream
 from ..driver import AsyncDriver
 from ..following import Follower
 from ..output import Joined, Sink, Unsaid, opened, sink_for
 from ..results import JobPart, JobResult, part_of
-from ..views import JobView
+from ..views import TURN, JobView
 
 
 class AsyncJob(JobView):
@@ -49,11 +50,17 @@ class AsyncJob(JobView):
         return read.job
 
     async def stream(
-        self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None
+        self,
+        stream: Stream | None = None,
+        *,
+        cursor: str | None = None,
+        follow: bool = True,
+        timeout: float | None = None,
     ) -> AsyncIterator[str]:
         """The output as text, as it comes, until the job is over and its output read to the end.
 
-        stdout and stderr are merged. Characters are never cut; bytes that are not UTF-8 are U+FFFD. Where the
+        stdout and stderr are merged, unless the job was submitted with ``stderr="apart"``: then ``stream`` says which.
+         Characters are never cut; bytes that are not UTF-8 are U+FFFD. Where the
         service must replace what it gave before (rare: a log that was lost and read anew), the replacement's
         part beyond what was given already is given, if it begins alike, else all of it; ``result()`` has it
         right in every case.
@@ -69,7 +76,7 @@ class AsyncJob(JobView):
             DeadlineExceeded: the job is not over after ``timeout`` seconds.
         """
         unsaid: Unsaid[str] = Unsaid()
-        follower = self._follower(Encoding.UTF8, timeout, cursor, follow=follow)
+        follower = self._follower(Encoding.UTF8, timeout, cursor, follow=follow, stream=stream)
         while not follower.done:
             piece = await self._driver.run(follower.step())
             self._cursor = follower.cursor
@@ -79,11 +86,16 @@ class AsyncJob(JobView):
             yield text
 
     async def stream_bytes(
-        self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None
+        self,
+        stream: Stream | None = None,
+        *,
+        cursor: str | None = None,
+        follow: bool = True,
+        timeout: float | None = None,
     ) -> AsyncIterator[bytes]:
         """The output as the bytes that the command wrote; otherwise as :meth:`stream`."""
         unsaid: Unsaid[bytes] = Unsaid()
-        follower = self._follower(Encoding.BASE64, timeout, cursor, follow=follow)
+        follower = self._follower(Encoding.BASE64, timeout, cursor, follow=follow, stream=stream)
         while not follower.done:
             piece = await self._driver.run(follower.step())
             self._cursor = follower.cursor
@@ -110,7 +122,8 @@ class AsyncJob(JobView):
     async def result(self, *, check: bool = False, timeout: float | None = None) -> JobResult:
         """Waits until the job is over, and returns its end and its whole output.
 
-        A job that was never started (``failed``) or whose end nobody knows (``lost``) is a result too.
+        Where its streams are apart, ``stdout`` and ``stderr`` have them. A job that was never started (``failed``) or
+        whose end nobody knows (``lost``) is a result too.
 
         Args:
             check: raise unless the command exited with 0 and its output is whole (``result.ok``).
@@ -121,15 +134,44 @@ class AsyncJob(JobView):
             JobNotFound: the service does not know the id.
             DeadlineExceeded: the job is not over after ``timeout`` seconds. It goes on.
         """
-        joined = Joined()
-        follower = self._follower(joined.encoding, timeout)
-        await self._drain(follower, joined)
-        return self._result(follower, joined, joined.text, check=check)
+        if not self._apart:
+            joined = Joined()
+            follower = self._follower(joined.encoding, timeout)
+            try:
+                await self._drain(follower, joined)
+                return self._result(follower, joined, joined.text, check=check)
+            except InvalidRequest as error:
+                if not wants_stream(error):
+                    raise
+        return await self._both(Joined(), Joined(), timeout, live=False, check=check)
+
+    async def _both(
+        self, stdout: Joined, stderr: Joined, timeout: float | None, *, live: bool, check: bool
+    ) -> JobResult:
+        """Both streams to their ends: one after the other, or, where they are shown ``live``, in turns."""
+        sinks = (stdout, stderr)
+        wait = TURN if live else MAX_WAIT
+        followers = (
+            self._follower(stdout.encoding, timeout, stream="stdout", most_wait=wait),
+            self._follower(stderr.encoding, timeout, stream="stderr", most_wait=wait),
+        )
+        while not all(follower.over for follower in followers):
+            for follower, sink in zip(followers, sinks, strict=True):
+                while not follower.over:
+                    piece = await self._driver.run(follower.read())
+                    if piece is not None:
+                        await self._driver.settle(sink.take(piece))
+                    if live:
+                        break
+        for sink in sinks:
+            await self._driver.settle(sink.end())
+        return self._result_of_both(followers, sinks, check=check)
 
     async def output_to(
         self,
         target: str | os.PathLike[str] | IO[bytes] | TextIO | Callable[[Any], object],
         *,
+        stream: Stream | None = None,
         text: bool = False,
         check: bool = False,
         timeout: float | None = None,
@@ -140,6 +182,7 @@ class AsyncJob(JobView):
             target: a path (written anew), an open file (binary or text), or a function that is called with
                 each chunk. Bytes are exact. A file that can seek is right even where output is replaced; for
                 all else see :meth:`stream`.
+            stream: which, of a job that has them apart.
             text: call the function with text instead of bytes.
             check: as in :meth:`result`.
             timeout: as in :meth:`result`.
@@ -149,9 +192,9 @@ class AsyncJob(JobView):
         """
         if isinstance(target, str | os.PathLike):
             with opened(target) as file:
-                return await self.output_to(file, check=check, timeout=timeout)
+                return await self.output_to(file, stream=stream, check=check, timeout=timeout)
         sink = sink_for(target, text=text)
-        follower = self._follower(sink.encoding, timeout)
+        follower = self._follower(sink.encoding, timeout, stream=stream)
         await self._drain(follower, sink)
         return self._result(follower, sink, "", check=check)
 

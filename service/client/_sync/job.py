@@ -8,14 +8,15 @@ import os
 from collections.abc import Callable, Iterator
 from typing import IO, Any, TextIO
 
-from ...messages import Encoding
+from ...errors import InvalidRequest
+from ...messages import MAX_WAIT, Encoding, Stream
 from ...messages import Job as JobInfo
-from ..calls import Calls
+from ..calls import Calls, wants_stream
 from ..driver import SyncDriver
 from ..following import Follower
 from ..output import Joined, Sink, Unsaid, opened, sink_for
 from ..results import JobPart, JobResult, part_of
-from ..views import JobView
+from ..views import TURN, JobView
 
 
 class Job(JobView):
@@ -49,10 +50,18 @@ class Job(JobView):
         self._note(read, max(self._skipped_bytes, read.skipped_bytes))
         return read.job
 
-    def stream(self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None) -> Iterator[str]:
+    def stream(
+        self,
+        stream: Stream | None = None,
+        *,
+        cursor: str | None = None,
+        follow: bool = True,
+        timeout: float | None = None,
+    ) -> Iterator[str]:
         """The output as text, as it comes, until the job is over and its output read to the end.
 
-        stdout and stderr are merged. Characters are never cut; bytes that are not UTF-8 are U+FFFD. Where the
+        stdout and stderr are merged, unless the job was submitted with ``stderr="apart"``: then ``stream`` says which.
+         Characters are never cut; bytes that are not UTF-8 are U+FFFD. Where the
         service must replace what it gave before (rare: a log that was lost and read anew), the replacement's
         part beyond what was given already is given, if it begins alike, else all of it; ``result()`` has it
         right in every case.
@@ -68,7 +77,7 @@ class Job(JobView):
             DeadlineExceeded: the job is not over after ``timeout`` seconds.
         """
         unsaid: Unsaid[str] = Unsaid()
-        follower = self._follower(Encoding.UTF8, timeout, cursor, follow=follow)
+        follower = self._follower(Encoding.UTF8, timeout, cursor, follow=follow, stream=stream)
         while not follower.done:
             piece = self._driver.run(follower.step())
             self._cursor = follower.cursor
@@ -78,11 +87,16 @@ class Job(JobView):
             yield text
 
     def stream_bytes(
-        self, *, cursor: str | None = None, follow: bool = True, timeout: float | None = None
+        self,
+        stream: Stream | None = None,
+        *,
+        cursor: str | None = None,
+        follow: bool = True,
+        timeout: float | None = None,
     ) -> Iterator[bytes]:
         """The output as the bytes that the command wrote; otherwise as :meth:`stream`."""
         unsaid: Unsaid[bytes] = Unsaid()
-        follower = self._follower(Encoding.BASE64, timeout, cursor, follow=follow)
+        follower = self._follower(Encoding.BASE64, timeout, cursor, follow=follow, stream=stream)
         while not follower.done:
             piece = self._driver.run(follower.step())
             self._cursor = follower.cursor
@@ -109,7 +123,8 @@ class Job(JobView):
     def result(self, *, check: bool = False, timeout: float | None = None) -> JobResult:
         """Waits until the job is over, and returns its end and its whole output.
 
-        A job that was never started (``failed``) or whose end nobody knows (``lost``) is a result too.
+        Where its streams are apart, ``stdout`` and ``stderr`` have them. A job that was never started (``failed``) or
+        whose end nobody knows (``lost``) is a result too.
 
         Args:
             check: raise unless the command exited with 0 and its output is whole (``result.ok``).
@@ -120,15 +135,42 @@ class Job(JobView):
             JobNotFound: the service does not know the id.
             DeadlineExceeded: the job is not over after ``timeout`` seconds. It goes on.
         """
-        joined = Joined()
-        follower = self._follower(joined.encoding, timeout)
-        self._drain(follower, joined)
-        return self._result(follower, joined, joined.text, check=check)
+        if not self._apart:
+            joined = Joined()
+            follower = self._follower(joined.encoding, timeout)
+            try:
+                self._drain(follower, joined)
+                return self._result(follower, joined, joined.text, check=check)
+            except InvalidRequest as error:
+                if not wants_stream(error):
+                    raise
+        return self._both(Joined(), Joined(), timeout, live=False, check=check)
+
+    def _both(self, stdout: Joined, stderr: Joined, timeout: float | None, *, live: bool, check: bool) -> JobResult:
+        """Both streams to their ends: one after the other, or, where they are shown ``live``, in turns."""
+        sinks = (stdout, stderr)
+        wait = TURN if live else MAX_WAIT
+        followers = (
+            self._follower(stdout.encoding, timeout, stream="stdout", most_wait=wait),
+            self._follower(stderr.encoding, timeout, stream="stderr", most_wait=wait),
+        )
+        while not all(follower.over for follower in followers):
+            for follower, sink in zip(followers, sinks, strict=True):
+                while not follower.over:
+                    piece = self._driver.run(follower.read())
+                    if piece is not None:
+                        self._driver.settle(sink.take(piece))
+                    if live:
+                        break
+        for sink in sinks:
+            self._driver.settle(sink.end())
+        return self._result_of_both(followers, sinks, check=check)
 
     def output_to(
         self,
         target: str | os.PathLike[str] | IO[bytes] | TextIO | Callable[[Any], object],
         *,
+        stream: Stream | None = None,
         text: bool = False,
         check: bool = False,
         timeout: float | None = None,
@@ -139,6 +181,7 @@ class Job(JobView):
             target: a path (written anew), an open file (binary or text), or a function that is called with
                 each chunk. Bytes are exact. A file that can seek is right even where output is replaced; for
                 all else see :meth:`stream`.
+            stream: which, of a job that has them apart.
             text: call the function with text instead of bytes.
             check: as in :meth:`result`.
             timeout: as in :meth:`result`.
@@ -148,9 +191,9 @@ class Job(JobView):
         """
         if isinstance(target, str | os.PathLike):
             with opened(target) as file:
-                return self.output_to(file, check=check, timeout=timeout)
+                return self.output_to(file, stream=stream, check=check, timeout=timeout)
         sink = sink_for(target, text=text)
-        follower = self._follower(sink.encoding, timeout)
+        follower = self._follower(sink.encoding, timeout, stream=stream)
         self._drain(follower, sink)
         return self._result(follower, sink, "", check=check)
 

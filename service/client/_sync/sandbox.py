@@ -4,16 +4,19 @@
 # ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import Literal
 
-from ...errors import SandboxNotFound
+from ...errors import PreconditionFailed, SandboxNotFound
 from ...messages import ExecResult
 from ...messages import Sandbox as SandboxInfo
 from ..calls import Calls
 from ..driver import SyncDriver
-from ..results import JobResult, result_of_exec
-from ..views import SandboxView, runs_as_exec
+from ..output import Full, Joined, Room
+from ..results import JobResult, OutputTooLarge
+from ..transfers import conditions, content_of
+from ..views import MAX_OUTPUT, RUN_TIMEOUT, STDIN_FILES, STDIN_INLINE, SandboxView, Stdin, inline_stdin
 from .files import Files
 from .job import Job
 
@@ -53,8 +56,12 @@ class Sandbox(SandboxView):
 
     def submit(
         self,
-        command: str,
+        command: str | Sequence[str],
         *,
+        stdin: Stdin | None = None,
+        stdin_path: str | None = None,
+        user: str | None = None,
+        stderr: Literal["merged", "apart"] | None = None,
         timeout: int | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -64,7 +71,13 @@ class Sandbox(SandboxView):
         """Starts ``command`` as a job, once, however often this is tried with one key; returns at once.
 
         Args:
-            command: for the sandbox's shell, at most 96 KiB.
+            command: a text for the sandbox's shell, or a list: a program and its arguments, run without a shell. At
+                most 96 KiB.
+            stdin: what it reads: text, bytes, or an open binary file, of any size. A long one is uploaded first, to
+                ``/tmp`` in the sandbox, under the sha256 of its content; nothing removes it there.
+            stdin_path: a file in the sandbox that it reads instead.
+            user: whose rights it has: a name in the sandbox, ``"uid"`` or ``"uid:gid"``; None: the daemon's.
+            stderr: ``"apart"``: two outputs, each read by itself; None: merged, in order.
             timeout: seconds after which the command is killed, 1 to 14400; None: 3600.
             cwd: the directory to start in.
             env: environment variables on top of the sandbox's.
@@ -81,16 +94,35 @@ class Sandbox(SandboxView):
                 the job.
             ConnectionFailed: the deadline passed without an answer; the same key is safe to try again.
         """
-        body = self._body(command, timeout, cwd, env, metadata)
+        read = self._input(stdin, stdin_path)
+        body = {**self._body(command, timeout, cwd, env, metadata), "user": user, "stderr": stderr, **read}
         made = self._driver.run(self._calls.submit(body, key=idempotency_key))
         job = Job(self._calls, self._driver, made.message.command_id, made.message, replayed=made.replayed)
         job._idempotency_key = made.idempotency_key
         return job
 
+    def _input(self, stdin: Stdin | None, stdin_path: str | None) -> dict[str, str | None]:
+        """What a command is to read, as it is sent; a long one is uploaded."""
+        if stdin is None:
+            return {"stdin_path": stdin_path}
+        with content_of(stdin, None) as content:
+            first = content.beginning(STDIN_INLINE + 1)
+            if len(first) <= STDIN_INLINE:
+                return {"stdin_path": stdin_path, **inline_stdin(first)}
+            path = STDIN_FILES + content.sha256()
+            try:
+                self.files._put(path, content, None, None, conditions(None, create=True))
+            except PreconditionFailed:
+                pass  # the name says what is in it
+            return {"stdin_path": path}
+
     def exec(
         self,
-        command: str,
+        command: str | Sequence[str],
         *,
+        stdin: Stdin | None = None,
+        stdin_path: str | None = None,
+        user: str | None = None,
         timeout: int | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -99,10 +131,10 @@ class Sandbox(SandboxView):
         """Runs ``command`` and returns its result in one round trip. For commands of less than a minute.
 
         The command does not depend on the connection: a try that is lost is repeated with the same key and
-        gets the same result.
+        gets the same result. Of each output the end is kept (``truncated``); :meth:`run` has all of it.
 
         Args:
-            command: for the sandbox's shell, at most 96 KiB.
+            command, stdin, stdin_path, user: as in :meth:`submit`.
             timeout: seconds after which the command is killed, 1 to 7200; None: 60.
             cwd: the directory to start in.
             env: environment variables on top of the sandbox's.
@@ -111,49 +143,69 @@ class Sandbox(SandboxView):
         Raises:
             OnceboxError: as in :meth:`submit`. A command that fails is a result, not an error.
         """
-        body = self._body(command, timeout, cwd, env)
+        read = self._input(stdin, stdin_path)
+        body = {**self._body(command, timeout, cwd, env), "user": user, **read}
         made = self._driver.run(self._calls.exec(body, key=idempotency_key))
         return made.message
 
     def run(
         self,
-        command: str,
+        command: str | Sequence[str],
         *,
+        stdin: Stdin | None = None,
+        stdin_path: str | None = None,
+        user: str | None = None,
         timeout: int | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
         check: bool = False,
+        max_output: int = MAX_OUTPUT,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
     ) -> JobResult:
-        """Runs ``command`` and waits for its result: an exec if ``timeout`` is at most 60 s, else a job.
+        """Runs ``command`` as a job and waits for its result: ``stdout`` and ``stderr``, apart and whole.
 
         Args:
-            command: for the sandbox's shell, at most 96 KiB.
+            command, stdin, stdin_path, user: as in :meth:`submit`.
             timeout: seconds after which the command is killed, 1 to 14400; None: 60.
             cwd: the directory to start in.
             env: environment variables on top of the sandbox's.
-            metadata: labels to find the job by; makes it a job.
+            metadata: labels to find the job by.
             idempotency_key: as in :meth:`submit`.
             check: raise unless the command exited with 0 and its output is whole (``result.ok``).
+            max_output: bytes of both outputs together that are taken, as UTF-8.
+            on_stdout, on_stderr: functions that are called with text as it comes.
 
         Raises:
+            OutputTooLarge: more than ``max_output`` was printed. The command goes on, and ``error.job`` is its handle.
             CommandFailed: only with ``check``.
             OnceboxError: as in :meth:`submit`.
         """
-        if runs_as_exec(timeout, metadata):
-            done = self.exec(command, timeout=timeout, cwd=cwd, env=env, idempotency_key=idempotency_key)
-            result = result_of_exec(done, self._id)
-            return result.check() if check else result
         job = self.submit(
             command,
-            timeout=timeout,
+            stdin=stdin,
+            stdin_path=stdin_path,
+            user=user,
+            stderr="apart",
+            timeout=RUN_TIMEOUT if timeout is None else timeout,
             cwd=cwd,
             env=env,
             metadata=metadata,
             idempotency_key=idempotency_key,
         )
-        return job.result(check=check)
+        room = Room(max_output)
+        stdout, stderr = Joined(room, on_stdout), Joined(room, on_stderr)
+        try:
+            return job._both(stdout, stderr, None, live=bool(on_stdout or on_stderr), check=check)
+        except Full:
+            raise OutputTooLarge(
+                f"the command printed more than {max_output:,} bytes",
+                job=job,
+                command_id=job.id,
+                sandbox_id=self._id,
+            ) from None
 
     def renew(self, timeout: int) -> SandboxInfo:
         """Lets the sandbox live for ``timeout`` seconds from now, 60 to 86400."""

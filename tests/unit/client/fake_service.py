@@ -35,6 +35,8 @@ class Script:
     exit_code: int | None = 0
     state: str = "exited"
     reason: str | None = None
+    errors: tuple[tuple[float, bytes], ...] = ()
+    """What a job with its streams apart writes to its stderr."""
 
     @property
     def output(self) -> bytes:
@@ -52,8 +54,8 @@ class FakeJob:
     kind: str = "job"
     metadata: dict[str, str] = field(default_factory=dict)
     cancelled: float | None = None
-    drained: bool = False
-    reads: int = 0
+    drained: set[str | None] = field(default_factory=set)
+    apart: bool = False
 
     def ends(self) -> float:
         end = self.started + self.script.ends
@@ -62,16 +64,20 @@ class FakeJob:
     def over(self, now: float) -> bool:
         return now >= self.ends()
 
-    def written(self, now: float) -> bytes:
-        blocks = self.script.blocks
+    def blocks(self, stream: str | None = None) -> tuple[tuple[float, bytes], ...]:
+        return self.script.errors if stream == "stderr" else self.script.blocks
+
+    def written(self, now: float, stream: str | None = None) -> bytes:
+        blocks = self.blocks(stream)
         return b"".join(block for at, block in blocks if self.started + at <= now)
 
-    def next_event(self, now: float) -> float | None:
-        times = [self.started + at for at, _ in self.script.blocks] + [self.ends()]
+    def next_event(self, now: float, stream: str | None = None) -> float | None:
+        times = [self.started + at for at, _ in self.blocks(stream)] + [self.ends()]
         return min((time for time in times if time > now), default=None)
 
     def last_event(self) -> float:
-        return max([self.started + at for at, _ in self.script.blocks] + [self.ends()])
+        blocks = [*self.script.blocks, *self.script.errors]
+        return max([self.started + at for at, _ in blocks] + [self.ends()])
 
     def state(self, now: float) -> str:
         if not self.over(now):
@@ -93,6 +99,7 @@ class FakeJob:
             "command": self.command[:256],
             "metadata": self.metadata,
             "timeout": self.timeout,
+            "streams": "apart" if self.apart or self.kind == "exec" else "merged",
             "submitted_at": START,
             "started_at": START,
             "finished_at": START if over else None,
@@ -130,7 +137,7 @@ def answer(status: int, body: Any, **headers: str) -> Answer:
     )
 
 
-QUERY = {"cursor", "limit", "wait", "timeout", "encoding", "full"}
+QUERY = {"cursor", "limit", "wait", "timeout", "encoding", "full", "stream"}
 SANDBOX = {
     "image",
     "entrypoint",
@@ -141,8 +148,9 @@ SANDBOX = {
     "workspace_owner",
     "wait_ready",
 }
-SUBMIT = {"sandbox_id", "command", "timeout", "cwd", "env", "metadata"}
-EXEC = {"sandbox_id", "command", "timeout", "cwd", "env", "encoding"}
+COMMAND = {"sandbox_id", "command", "argv", "stdin", "stdin_encoding", "stdin_path", "user", "timeout", "cwd", "env"}
+SUBMIT = COMMAND | {"metadata", "stderr"}
+EXEC = COMMAND | {"encoding"}
 
 
 class FakeService:
@@ -187,14 +195,15 @@ class FakeService:
             return now
         job = self.jobs.get(match[1])
         cursor = query.get("cursor")
-        if job is None or cursor is None or not re.fullmatch(r"c[0-9]+\.[a-z_]+", cursor):
+        stream = query.get("stream")
+        if job is None or cursor is None or not re.fullmatch(r"c[0-9]+\.[a-z_]+(\.std(out|err))?", cursor):
             return now
-        place, seen = self._cursor(cursor)
+        place, seen = self._cursor(cursor, stream)
         end = now + float(query["wait"])
         while now < end:
-            if seen != job.state(now) or place != len(job.written(now)):
+            if seen != job.state(now) or place != len(job.written(now, stream)):
                 return now
-            event = job.next_event(now)
+            event = job.next_event(now, stream)
             if event is None:
                 return now if job.over(now) else end
             now = min(event, end)
@@ -303,18 +312,21 @@ class FakeService:
         if sandbox_id not in self.sandboxes:
             raise ProblemAnswer(404, "SANDBOX_NOT_FOUND", sandbox_id, sandbox_id=sandbox_id)
 
+        command = sent["command"] if sent.get("argv") is None else " ".join(sent["argv"])
+
         def make() -> str:
             name = f"cmd_{len(self.jobs)}"
             self.executions[sandbox_id, key] = self.executions.get((sandbox_id, key), 0) + 1
             self.jobs[name] = FakeJob(
                 name,
                 sandbox_id,
-                sent["command"],
-                self.scripts.get(sent["command"], Script()),
+                command,
+                self.scripts.get(command, Script()),
                 now,
                 sent.get("timeout", 3600),
                 kind,
                 sent.get("metadata", {}),
+                apart=sent.get("stderr") == "apart",
             )
             return name
 
@@ -348,9 +360,9 @@ class FakeService:
             raise ProblemAnswer(404, "JOB_NOT_FOUND", command_id, command_id=command_id)
         return job
 
-    def _cursor(self, text: str) -> tuple[int, str]:
-        match = re.fullmatch(r"c([0-9]+)\.([a-z_]+)", text)
-        if not match:
+    def _cursor(self, text: str, stream: str | None) -> tuple[int, str]:
+        match = re.fullmatch(r"c([0-9]+)\.([a-z_]+)(?:\.(stdout|stderr))?", text)
+        if not match or match[3] != stream:
             errors = [{"field": "cursor", "message": "is no cursor that this service made"}]
             raise ProblemAnswer(422, "INVALID_REQUEST", "cursor", errors=errors)
         return int(match[1]), match[2]
@@ -364,14 +376,19 @@ class FakeService:
         encoding = asked.get("encoding", "utf8")
         if job.kind == "exec":
             return answer(200, {**message, **self._exec_output(job, encoding, now)})
-        place = self._cursor(asked["cursor"])[0] if "cursor" in asked else 0
+        stream = asked.get("stream")
+        if (stream in ("stdout", "stderr")) is not job.apart:
+            errors = [{"field": "stream", "message": "is needed" if job.apart else "can't be chosen"}]
+            raise ProblemAnswer(422, "INVALID_REQUEST", "stream", errors=errors)
+        marked = "" if stream is None else f".{stream}"
+        place = self._cursor(asked["cursor"], stream)[0] if "cursor" in asked else 0
         log_lost = self.log_lost(job)
         if self.logs_fail(job) or (log_lost and place):
             extra = {"logs_ok": False, "cursor": asked.get("cursor"), "output": "", "encoding": encoding}
             if extra["cursor"] is None:
-                extra["cursor"] = f"c0.{message['state']}"
+                extra["cursor"] = f"c0.{message['state']}{marked}"
             return answer(200, {**message, **extra})
-        written = job.written(now)
+        written = job.written(now, stream)
         limit = min(int(asked.get("limit", BLOCK)), BLOCK)
         chunk = written[place : place + limit]
         if encoding == "utf8":
@@ -379,17 +396,16 @@ class FakeService:
         else:
             text = base64.b64encode(chunk).decode()
         end = place + len(chunk)
-        nothing_left = job.over(now) and end == len(written) and job.next_event(now) is None
-        closed = job.drained or now - job.last_event() >= CLOSES
-        complete = nothing_left and closed
-        job.drained = job.drained or nothing_left
+        nothing_left = job.over(now) and end == len(written) and job.next_event(now, stream) is None
+        complete = nothing_left and (stream in job.drained or now - job.last_event() >= CLOSES)
+        job.drained |= {stream} if nothing_left else set()
         return answer(
             200,
             {
                 **message,
                 "output": text,
                 "encoding": encoding,
-                "cursor": None if complete else f"c{end}.{message['state']}",
+                "cursor": None if complete else f"c{end}.{message['state']}{marked}",
                 "replace": log_lost,
                 "logs_ok": True,
                 "output_complete": complete,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,10 @@ from service.client import (
     CommandFailed,
     EngineUnavailable,
     InvalidIdempotencyKey,
+    InvalidRequest,
     Job,
     JobState,
+    OutputTooLarge,
     Sandbox,
     SandboxNotFound,
 )
@@ -174,42 +177,80 @@ async def test_states_that_can_be_read_once_filter_every_page() -> None:
 # Running
 
 
-def test_run_is_an_exec_up_to_a_minute_and_a_job_above() -> None:
-    script = Script(blocks=((0.0, b"out"),), ends=1.0, exit_code=4)
+def test_run_is_a_job_with_its_streams_apart_at_every_timeout() -> None:
+    script = Script(blocks=((0.0, b"out"), (2.0, b"put")), errors=((1.0, b"err"),), ends=3.0, exit_code=4)
     service, client, _ = served(make=script)
     box = client.create_sandbox()
 
-    results = [box.run("make"), box.run("make", timeout=60), box.run("make", timeout=61)]
+    results = [box.run("make"), box.run("make", timeout=60), box.run("make", timeout=61), box.run(["make"])]
     results.append(box.run("make", metadata={"a": "b"}))
 
-    assert [job.kind for job in service.jobs.values()] == ["exec", "exec", "job", "job"]
-    assert all((result.output, result.exit_code) == ("out", 4) for result in results)
+    assert [(job.kind, job.apart) for job in service.jobs.values()] == [("job", True)] * 5
+    assert [job.timeout for job in service.jobs.values()] == [60, 60, 61, 60, 60]
+    for result in results:
+        assert (result.stdout, result.stderr, result.output) == ("output", "err", "outputerr")
+        assert (result.exit_code, result.output_complete) == (4, True)
     with pytest.raises(CommandFailed, match="the command exited with 4"):
         box.run("make", check=True)
 
 
-@pytest.mark.parametrize(
-    ("timed_out", "code", "state"),
-    [(True, None, JobState.TIMED_OUT), (False, None, JobState.LOST), (False, 0, JobState.EXITED)],
-)
-def test_an_exec_s_result_has_a_job_s_shape(timed_out: bool, code: int | None, state: JobState) -> None:
-    sent = {
-        "command_id": "cmd_1",
-        "exit_code": code,
-        "timed_out": timed_out,
-        "stdout": "out",
-        "stderr": "err",
-        "truncated": True,
-        "duration": 1.5,
-    }
+def test_run_shows_both_streams_as_they_come() -> None:
+    script = Script(
+        blocks=tuple((float(at), b"o%d " % at) for at in range(0, 20, 4)),
+        errors=tuple((at + 0.5, b"e%d " % at) for at in range(0, 20, 4)),
+        ends=20.0,
+    )
+    _, client, _ = served(make=script)
+    told: list[str] = []
 
-    result = Scripted(answer(200, sent)).client().sandbox("sb-1").run("make")
+    result = client.create_sandbox().run("make", timeout=90, on_stdout=told.append, on_stderr=told.append)
 
-    assert (result.state, result.exit_code, result.timed_out) == (state, code, timed_out)
-    assert (result.output, result.stdout, result.stderr) == ("outerr", "out", "err")
-    assert not result.output_complete
-    assert result.truncated
-    assert not result.ok
+    assert (result.stdout, result.stderr) == ("o0 o4 o8 o12 o16 ", "e0 e4 e8 e12 e16 ")
+    assert told.index("e0 ") < told.index("o8 "), "one stream does not wait for the other's end"
+    assert "".join(text for text in told if text[0] == "o") == result.stdout
+
+
+async def test_more_than_run_takes_is_an_error_with_the_job() -> None:
+    script = Script(blocks=((0.0, b"x" * 100),), errors=((0.0, b"y" * 100),), ends=1.0)
+    _, client, async_client = served(make=script)
+    box = client.create_sandbox()
+
+    assert len(box.run("make", max_output=200).output) == 200
+    with pytest.raises(OutputTooLarge) as caught:
+        box.run("make", max_output=199)
+    assert "".join(caught.value.job.stream("stderr")) == "y" * 100
+    with pytest.raises(OutputTooLarge):
+        await async_client.sandbox(box.id).run("make", max_output=100)
+
+
+async def test_a_job_that_is_found_again_tells_that_its_streams_are_apart() -> None:
+    script = Script(blocks=((0.0, b"out"),), errors=((0.0, b"err"),), ends=1.0)
+    _, client, async_client = served(make=script)
+    submitted = client.create_sandbox().submit("make", stderr="apart")
+
+    found = client.job(submitted.id)
+    assert (found.result().stdout, found.result().stderr) == ("out", "err")
+    assert client.job(submitted.id).status().streams == "apart"
+    assert (await async_client.job(submitted.id).result()).stderr == "err"
+    assert b"".join(client.job(submitted.id).stream_bytes("stderr")) == b"err"
+    with pytest.raises(InvalidRequest, match="stream"):
+        list(client.job(submitted.id).stream())
+
+
+def test_what_a_command_reads_travels_in_its_request_or_under_the_hash_of_its_content() -> None:
+    network = Scripted(*[answer(202, job("pending"))] * 5)
+    box = network.client().sandbox("sb-1")
+    for stdin in ("é", b"\xff", io.BytesIO(b"from a file"), "", None):
+        box.submit("cat", stdin=stdin)
+    bodies = [request.body for request in network.requests]
+    sent = [json.loads(each) for each in bodies if isinstance(each, bytes)]
+    assert [(each.get("stdin"), each.get("stdin_encoding")) for each in sent] == [
+        ("é", None),
+        ("/w==", "base64"),
+        ("from a file", None),
+        ("", None),
+        (None, None),
+    ]
 
 
 def test_output_goes_to_a_path_a_file_or_a_function(tmp_path: Path) -> None:
@@ -434,11 +475,6 @@ def test_what_a_handle_knows_is_on_it() -> None:
 # Output that is cut
 
 
-def exec_answer(**more: Any) -> Answer:
-    sent = {"command_id": "cmd_1", "exit_code": 0, "timed_out": False, "stdout": "out", "stderr": "", "duration": 1.0}
-    return answer(200, {**sent, "truncated": True, **more})
-
-
 CUT = [
     ("70 bytes of its output are no longer kept", read("exited", "out", "c1", exit_code=0, skipped_bytes=70), done()),
     ("not all of its output could be read", read("exited", "out", None, exit_code=0)),
@@ -458,24 +494,6 @@ async def test_a_job_whose_output_is_cut_is_not_ok(said: str, replies: list[Answ
         await Scripted(*replies).async_client().job("cmd_1").output_to(io.BytesIO(), check=True)
     mapped = Scripted(answer(202, job("pending")), *replies).client().map("make", ["sb-1"], concurrency=1)
     assert [item.ok for item in mapped] == [False]
-
-
-@pytest.mark.parametrize(
-    ("more", "skipped", "said"),
-    [
-        ({"skipped_bytes": 326_750}, 326_750, "326,750 bytes of its output"),
-        ({}, 0, "not all of its output could be read"),
-    ],
-)
-async def test_an_exec_whose_output_is_cut_is_not_ok(more: dict[str, Any], skipped: int, said: str) -> None:
-    result = Scripted(exec_answer(**more)).client().sandbox("sb-1").run("seq 1 100000")
-
-    assert (result.truncated, result.ok, result.skipped_bytes) == (True, False, skipped)
-    with pytest.raises(CommandFailed, match=said) as caught:
-        Scripted(exec_answer(**more)).client().sandbox("sb-1").run("seq 1 100000", check=True)
-    assert caught.value.result == result
-    with pytest.raises(CommandFailed, match=said):
-        await Scripted(exec_answer(**more)).async_client().sandbox("sb-1").run("seq 1 100000", check=True)
 
 
 def test_an_exec_s_job_says_that_it_is_cut_too() -> None:

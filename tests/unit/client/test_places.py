@@ -109,7 +109,7 @@ def test_a_job_that_never_started_may_be_tried_again_so_its_end_is_its_start() -
 def test_an_exec_is_given_once() -> None:
     _, client, _ = served(Script(blocks=((0.0, b"out"),)))
     box = client.create_sandbox()
-    job = client.job(box.run("make").command_id)
+    job = client.job(box.exec("make").command_id)
 
     assert list(job.stream(cursor=job.cursor, follow=False)) == ["out"]
     assert list(job.stream(cursor=job.cursor, follow=False)) == []
