@@ -68,17 +68,21 @@ class ExecdFiles(Execd):
 
     async def read_file(self, sandbox_id: str, path: str, offset: int, length: int) -> FileRange:
         """One ranged download, taken whole."""
-        async with self._ranged(Call.READ, sandbox_id, path, offset, length, READ) as found:
-            return FileRange(offset, b"".join([piece async for piece in found.pieces]), found.size)
+        url, headers = "/files/download?" + _query(path), _range_header(offset, length)
+
+        async def ask(route: Route) -> FileRange:
+            async with self.open(Call.READ, sandbox_id, "GET", url, READ, headers=headers, route=route) as incoming:
+                await incoming.check()
+                found = _range(incoming, offset, length)
+                return FileRange(offset, b"".join([piece async for piece in found.pieces]), found.size)
+
+        return await self.sure(sandbox_id, ask)
 
     @asynccontextmanager
     async def _ranged(
         self, call: Call, sandbox_id: str, path: str, offset: int, length: int | None, deadline: Deadline
     ) -> AsyncIterator[Download]:
-        if offset < 0 or (length is not None and length < 1):
-            raise ValueError("offset must be at least 0 and length at least 1")
-        headers = {"Range": f"bytes={offset}-{'' if length is None else offset + length - 1}"}
-        url = "/files/download?" + _query(path)
+        url, headers = "/files/download?" + _query(path), _range_header(offset, length)
         async with AsyncExitStack() as found:
 
             async def ask(route: Route) -> Download:
@@ -235,6 +239,12 @@ def _text(path: str) -> str:
     if not path.isascii() and any("\ud800" <= each <= "\udfff" for each in path):
         raise PathInvalid("the path is not valid Unicode")
     return path
+
+
+def _range_header(offset: int, length: int | None) -> dict[str, str]:
+    if offset < 0 or (length is not None and length < 1):
+        raise ValueError("offset must be at least 0 and length at least 1")
+    return {"Range": f"bytes={offset}-{'' if length is None else offset + length - 1}"}
 
 
 def _range(incoming: Incoming, offset: int, length: int) -> Download:
