@@ -206,9 +206,19 @@ class Transport:
         trace = self._trace(request.call.value, request.side.value, request.method) if self._trace else None
         if trace is not None:
             request = replace(request, headers={**request.headers, **trace.headers})
+        progress = _Progress()
         try:
-            async with self._send(request) as incoming:
-                yield incoming
+            pool = self._pool(request.repeatable)
+            try:
+                connection, response = await self._begin(request, pool, progress)
+                progress.phase, progress.status = Phase.HEAD, response.status
+                try:
+                    yield Incoming(request, response)
+                finally:
+                    await response.sent()
+                    self._leave(request, pool, connection, response)
+            except TRANSPORT_ERRORS as error:
+                raise _transport_error(request, progress, error) from error
             result = "answer"
         except EngineError as error:
             result = _label(error)
@@ -237,21 +247,6 @@ class Transport:
         await asyncio.gather(*self._draining, return_exceptions=True)
         for pool in (self._kept, self._single):
             pool.close()
-
-    @asynccontextmanager
-    async def _send(self, request: Request) -> AsyncIterator[Incoming]:
-        pool = self._pool(request.repeatable)
-        progress = _Progress()
-        try:
-            connection, response = await self._begin(request, pool, progress)
-            progress.phase, progress.status = Phase.HEAD, response.status
-            try:
-                yield Incoming(request, response)
-            finally:
-                await response.sent()
-                self._leave(request, pool, connection, response)
-        except TRANSPORT_ERRORS as error:
-            raise _transport_error(request, progress, error) from error
 
     async def _begin(self, request: Request, pool: Pool, progress: _Progress) -> tuple[Connection, Response]:
         """Send it, and wait for the head of the reply."""

@@ -35,7 +35,8 @@ class Wire(asyncio.Protocol):
         self._owed = 0
         self._answer: asyncio.Future[list[Any]] | None = None
         self._heard = 0.0
-        self._timer: asyncio.TimerHandle
+        self._timer: asyncio.TimerHandle | None = None
+        """Set once for many commands: most are answered long before."""
 
     @classmethod
     async def open(cls, pool: ConnectionPool) -> Self:
@@ -53,7 +54,8 @@ class Wire(asyncio.Protocol):
         self._replies, self._owed = [], len(commands)
         self._answer = self._loop.create_future()
         self._heard = self._loop.time()
-        self._look_at_the_clock()
+        if self._timer is None:
+            self._timer = self._loop.call_later(urls.REPLY_TIMEOUT, self._look_at_the_clock)
         try:
             self._transport.write(b"".join([hiredis.pack_command(cast("Any", command)) for command in commands]))
             return await self._answer
@@ -62,7 +64,6 @@ class Wire(asyncio.Protocol):
             raise
         finally:
             self._answer = None
-            self._timer.cancel()
 
     def close(self) -> None:
         """Cut it off."""
@@ -89,12 +90,16 @@ class Wire(asyncio.Protocol):
         """It is gone."""
         self._fail(ConnectionError(f"the connection was lost: {exc}"))
         self._connection._reader = self._connection._writer = None
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _look_at_the_clock(self) -> None:
         due = self._heard + urls.REPLY_TIMEOUT
-        self._timer = self._loop.call_at(due, self._look_at_the_clock)
-        if self._loop.time() >= due:
-            self._timer.cancel()
+        if self._answer is None or self.lost:
+            self._timer = None
+        elif self._loop.time() < due:
+            self._timer = self._loop.call_at(due, self._look_at_the_clock)
+        else:
             self._fail(TimeoutError("no reply in time"))
             self._transport.abort()
 
