@@ -38,8 +38,10 @@ AT_ONCE = 8
 JOBS = 96
 """A round."""
 EXECS = 24
-SECONDS = 0.8
+SECONDS = 2.0
 """Of a round of polls or replays."""
+CONNECTIONS = 16
+"""That they are asked over."""
 SANDBOXES = 8
 REPLAYED = 64
 """Sandboxes whose creations are replayed."""
@@ -137,7 +139,7 @@ class Side:
         """`requests` again and again, over kept connections."""
         before = self.processor()
         measured = await closed_loop(
-            self.url, lambda n: requests[n % len(requests)], connections=REPLAYED, seconds=SECONDS
+            self.url, lambda n: requests[n % len(requests)], connections=CONNECTIONS, seconds=SECONDS
         )
         assert not measured.failed
         return Found((self.processor() - before) / (measured.rate * SECONDS) * 1000, measured.rate, measured.p50)

@@ -121,7 +121,7 @@ async def test_a_kept_connection_that_speaks_unasked_is_closed() -> None:
         await late.wait()
         writer.write(reply(200, "wrong"))
 
-    async with pool_at(behave) as (server, pool):
+    async with pool_at(behave, keep=600) as (server, pool):
         connection, response = await asked(pool, server)
         await response.head()
         pool.give(connection)
