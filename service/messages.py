@@ -127,7 +127,8 @@ class Reason(StrEnum):
     FENCE_WIPED = "fence_wiped"
     """lost: the fence was removed, so nothing proves that the command ran, and no process of it is left."""
     ENGINE_UNREACHABLE = "engine_unreachable"
-    """lost: the sandbox's daemon did not answer until the deadline and a grace had passed."""
+    """lost: the sandbox's daemon did not answer until the deadline and a grace had passed, or refused for five minutes
+    on end while the engine called the sandbox pending or failed."""
     START_NOT_CONFIRMED = "start_not_confirmed"
     """lost: the wrapper died before it started the command, or found that it must not start it without a fence."""
 

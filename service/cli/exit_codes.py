@@ -22,7 +22,7 @@ REASONS = {
     Reason.CONTAINER_RESTARTED: "its container was restarted, and the command was in the one before",
     Reason.EXECD_RESTARTED: "the sandbox's daemon restarted, and the command left no exit code",
     Reason.FENCE_WIPED: "its fence was removed, and no process of it was left at its deadline",
-    Reason.ENGINE_UNREACHABLE: "the sandbox's daemon did not answer until the deadline had passed",
+    Reason.ENGINE_UNREACHABLE: "the sandbox's daemon did not answer for too long",
     Reason.START_NOT_CONFIRMED: "it died, or was killed, in the moment of its start",
 }
 """What a reason means to the person who started the job."""

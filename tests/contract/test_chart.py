@@ -300,6 +300,16 @@ def test_everything_that_can_be_switched_on_is_what_kubernetes_takes_and_has_its
 
 
 @pytest.mark.chart
+def test_the_values_that_the_documentation_shows_are_taken() -> None:
+    page = (ROOT / "docs" / "howto" / "kubernetes.md").read_text()
+    shown = re.search(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert shown
+    found = objects(rendered(yaml.safe_load(shown[1])))
+    assert check_replica(found).volume == "pvc:workspaces"
+    assert ("NetworkPolicy", "oncebox-sandboxes") in found
+
+
+@pytest.mark.chart
 def test_only_replicas_reach_the_engine_and_the_sandboxes() -> None:
     found = objects(rendered(EVERYTHING))
     replicas = found["Deployment", "oncebox"]["spec"]["selector"]["matchLabels"]
