@@ -28,7 +28,7 @@ COLOURS = {"pending": "#fff3c4", "unknown": "#ffd8d8", "failed": "#e4e4e4", "don
 SANDBOXES_ONLY = frozenset({("reopen", S.UNKNOWN, S.CLAIMED)})
 """What the scripts refuse to do with a job, besides all that touches ``done``."""
 JOBS_ONLY = frozenset({S.ACCEPTED, S.RUNNING, S.ENDED, S.CLOSED, S.VOIDED})
-SCRIPTS_OF_JOBS = frozenset({"restore", "wish", "advance", "finish"})
+SCRIPTS_OF_JOBS = frozenset({"restore", "request_cancel", "advance", "finish"})
 AT_ONCE = ("claim", None, S.DISPATCHED)
 """A job's boot mark is known before its claim."""
 

@@ -109,11 +109,11 @@ class Sweeper:
     async def clean_fences(self) -> None:
         """Remove fences and output files of jobs whose record has ended by itself, sandbox by sandbox."""
         tokens: dict[str, list[tuple[str, str]]] = {}
-        for chore in await self._store.ripe("fences", limit=CLEANED, lease=EVERY * 10):
+        for chore in await self._store.due_chores("fences", limit=CLEANED, lease=EVERY * 10):
             command_id, _, attempts = chore.partition(" ")
             parsed, last = identity.parse_command_id(command_id), identity.parse_attempt(attempts)
             if parsed is None or last is None:  # nothing that we have listed
-                await self._store.done_with("fences", chore)
+                await self._store.complete("fences", chore)
                 continue
             found = tokens.setdefault(parsed[0], [])
             found += [(chore, identity.fence_token(parsed[1], n)) for n in range(1, last + 1)]
@@ -124,15 +124,15 @@ class Sweeper:
                 if not await self._liveness.gone(sandbox_id):
                     continue
             for chore in {chore for chore, _ in some}:
-                await self._store.done_with("fences", chore)
+                await self._store.complete("fences", chore)
 
     async def clean_uploads(self) -> None:
         """Remove what uploads and reads of replicas that are gone have left, sandbox by sandbox.
 
         Taken off the list first: whoever begins meanwhile lists it again.
         """
-        for sandbox_id in await self._store.ripe("uploads", limit=CLEANED, lease=EVERY * 10):
-            await self._store.done_with("uploads", sandbox_id)
+        for sandbox_id in await self._store.due_chores("uploads", limit=CLEANED, lease=EVERY * 10):
+            await self._store.complete("uploads", sandbox_id)
             try:
                 left = await self._leftovers.remove(sandbox_id)
             except OnceboxError:

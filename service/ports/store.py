@@ -202,15 +202,15 @@ class Store(Protocol):
         body: bytes,
         append: Appended | None = None,
         append_stderr: Appended | None = None,
-        quiet: bool = False,
+        notify: bool = True,
         look_in: float = 0.0,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes what it saw of an active job, at ``seen.revision`` and token.
 
         ``append`` adds output in the same script: where ``append.offset`` is the end of what is kept it is joined on,
         else it takes its place (a gap). Of what is kept, at least the last ``record_output`` bytes stay and at most
-        twice as many. ``append_stderr``: the same for the stderr of a job that has it apart. ``quiet``: no message
-        (nothing a waiter needs to know). ``look_in``: seconds until the next look.
+        twice as many. ``append_stderr``: the same for the stderr of a job that has it apart. ``notify``: False where
+        there is nothing in it that a waiter needs to know. ``look_in``: seconds until the next look.
         """
         ...
 
@@ -236,7 +236,7 @@ class Store(Protocol):
         """
         ...
 
-    async def wish_cancel(self, id: str) -> tuple[bool, Record | None]:
+    async def request_cancel(self, id: str) -> tuple[bool, Record | None]:
         """Note the wish on any active record (see ``ClaimState.active``); again is fine. None: no such record.
 
         What no lease holds is due for a look at once.
@@ -320,7 +320,7 @@ class Store(Protocol):
         """
         ...
 
-    async def next_look(self, command_id: str, *, after: float) -> None:
+    async def schedule(self, command_id: str, *, after: float) -> None:
         """Set the next look of an active job; does not list one that is not listed."""
         ...
 
@@ -362,7 +362,7 @@ class Store(Protocol):
         """Count one request of ``name``, if one every ``interval`` seconds is not exceeded by more than ``burst``."""
         ...
 
-    async def turn(
+    async def poll_slot(
         self, queue: str, name: str, *, lease: float, interval: float, burst: int, most: float, more: int
     ) -> float | None:
         """Take the right to ``name`` for ``lease`` seconds, and a place in ``queue``: seconds to wait for it.
@@ -377,11 +377,11 @@ class Store(Protocol):
         """List a chore of a sandbox, due ``after`` seconds from now, or as it stands if that is earlier."""
         ...
 
-    async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
+    async def due_chores(self, chore: str, *, limit: int, lease: float) -> list[str]:
         """Chores that are due (see ``finish``), each set back by ``lease`` seconds in the same step, as in ``due``."""
         ...
 
-    async def done_with(self, chore: str, member: str) -> None:
+    async def complete(self, chore: str, member: str) -> None:
         """Take a chore off the list."""
         ...
 

@@ -138,12 +138,12 @@ class Transitions(Kept, Part):
         body: bytes,
         append: Appended | None = None,
         append_stderr: Appended | None = None,
-        quiet: bool = False,
+        notify: bool = True,
         look_in: float = 0.0,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes what it saw, and the output that it read."""
         news = (*_place_and_data(append), *_place_and_data(append_stderr))
-        what = (state.value, int(quiet), body, ms(look_in), *news, self._record_output)
+        what = (state.value, int(notify), body, ms(look_in), *news, self._record_output)
         return await self._move("advance", seen.id, seen.token, seen.revision, *what)
 
     async def finish(
@@ -173,9 +173,9 @@ class Transitions(Kept, Part):
         step = call("finish", (*keys.of_claim(seen.id), *more), seen.id, seen.token, seen.revision, *what)
         return self._answer(seen.id, await self._redis.script(step))
 
-    async def wish_cancel(self, id: str) -> tuple[bool, Record | None]:
+    async def request_cancel(self, id: str) -> tuple[bool, Record | None]:
         """Note that a caller wants the job cancelled."""
-        return await self._move("wish", id)
+        return await self._move("request_cancel", id)
 
     async def restore(
         self, id: str, state: ClaimState, *, attempt: int, token: str, body: bytes, tenant: str | None = None

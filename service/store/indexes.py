@@ -68,9 +68,9 @@ class Indexes(Part):
             found += texts(ids)
         return found
 
-    async def next_look(self, command_id: str, *, after: float) -> None:
+    async def schedule(self, command_id: str, *, after: float) -> None:
         """Set the next look of an active job."""
-        await self._redis.script(call("look", (keys.looks(command_id),), command_id, ms(after), "XX"))
+        await self._redis.script(call("schedule", (keys.looks(command_id),), command_id, ms(after), "XX"))
 
     async def active_count(self) -> int:
         """How many jobs are active, over all replicas; as it was a second ago at most."""

@@ -120,7 +120,7 @@ def lease(name: str) -> str:
     return f"oncebox:lease:{name}"
 
 
-def turn(queue: str, name: str) -> tuple[str, str]:
+def poll_slot(queue: str, name: str) -> tuple[str, str]:
     """Who has the right to ``name``, and how far its queue is taken."""
     return f"oncebox:{{{queue}}}:turn:{name}", f"oncebox:{{{queue}}}:paid"
 

@@ -33,20 +33,20 @@ class Slots(Part):
         )
         return Admission(through == 1, left, wait / 1000, reset / 1000)
 
-    async def turn(
+    async def poll_slot(
         self, queue: str, name: str, *, lease: float, interval: float, burst: int, most: float, more: int
     ) -> float | None:
         """Take the right to ``name``, and the next place of ``queue``."""
         what = (expiry_ms(lease), f"{interval * 1000:.6f}", burst, ms(most), more)
-        wait = await self._redis.script(call("turn", keys.turn(queue, name), *what))
+        wait = await self._redis.script(call("poll_slot", keys.poll_slot(queue, name), *what))
         return None if wait < 0 else wait / 1000
 
     async def plan(self, chore: str, sandbox_id: str, *, after: float) -> None:
         """List a chore of a sandbox, to be due no later than that."""
         list_ = keys.chores(chore, keys.shard(sandbox_id))
-        await self._redis.script(call("look", (list_,), sandbox_id, ms(after), "LT"))
+        await self._redis.script(call("schedule", (list_,), sandbox_id, ms(after), "LT"))
 
-    async def ripe(self, chore: str, *, limit: int, lease: float) -> list[str]:
+    async def due_chores(self, chore: str, *, limit: int, lease: float) -> list[str]:
         """Chores that are due, set back by the lease."""
         found: list[str] = []
         for some in self._together(tuple(keys.chores(chore, shard) for shard in range(keys.SHARDS))):
@@ -55,7 +55,7 @@ class Slots(Part):
                 found += texts(members)
         return found
 
-    async def done_with(self, chore: str, member: str) -> None:
+    async def complete(self, chore: str, member: str) -> None:
         """Take a chore off the list."""
         lists = [keys.chores(chore, shard) for shard in range(keys.SHARDS)]
         id = member.partition(" ")[0]

@@ -24,7 +24,7 @@ async def changes(rig: StoreRig) -> AsyncIterator[AsyncIterator[str | None]]:
 async def test_each_change_is_announced(rig: StoreRig, changes: AsyncIterator[str | None]) -> None:
     record = await rig.claimed()
     record = await rig.walk(record, S.DISPATCHED, S.ACCEPTED, S.RUNNING)
-    await rig.store.wish_cancel(JOB)
+    await rig.store.request_cancel(JOB)
     record = await rig.record(JOB)
     await rig.walk(record, S.ENDED, S.CLOSED)
     assert [await anext(changes) for _ in range(7)] == [JOB] * 7
@@ -37,7 +37,7 @@ async def test_what_nobody_waits_for_is_not_announced(rig: StoreRig, changes: As
     record = await rig.running()
     assert [await anext(changes) for _ in range(4)] == [JOB] * 4
 
-    done, record_now = await rig.store.advance(record, S.RUNNING, body=b"", quiet=True)
+    done, record_now = await rig.store.advance(record, S.RUNNING, body=b"", notify=False)
     assert done
     assert not (await rig.follow(record, S.CLOSED, body=b"", ttl=TTL))[0]
     waiting = await rig.claimed("cmd_waiting")

@@ -78,7 +78,7 @@ async def test_a_claim_that_is_dispatched_in_one_write_is_ours_when_it_is_sent_a
 async def test_what_is_not_there_is_none(rig: StoreRig) -> None:
     assert await rig.store.get(JOB) is None
     assert await rig.store.get_many([]) == []
-    assert await rig.store.wish_cancel(JOB) == (False, None)
+    assert await rig.store.request_cancel(JOB) == (False, None)
 
 
 async def test_many_are_read_in_the_order_asked_for(rig: StoreRig) -> None:
@@ -161,7 +161,7 @@ async def test_an_epoch_dispatches_once(rig: StoreRig) -> None:
 
 async def test_a_cancelled_claim_is_not_dispatched(rig: StoreRig) -> None:
     mine = await rig.claimed()
-    done, wished = await rig.store.wish_cancel(JOB)
+    done, wished = await rig.store.request_cancel(JOB)
     assert done
     assert wished is not None
     assert wished.cancel
@@ -175,8 +175,8 @@ async def test_a_cancelled_claim_is_not_dispatched(rig: StoreRig) -> None:
 
 async def test_a_wish_is_noted_once_and_outlives_what_others_write(rig: StoreRig) -> None:
     mine = await rig.walk(await rig.claimed(), S.DISPATCHED)
-    _, wished = await rig.store.wish_cancel(JOB)
-    assert await rig.store.wish_cancel(JOB) == (True, wished) or (await rig.record(JOB)).revision == 3
+    _, wished = await rig.store.request_cancel(JOB)
+    assert await rig.store.request_cancel(JOB) == (True, wished) or (await rig.record(JOB)).revision == 3
 
     done, settled = await rig.store.settle(mine, S.ACCEPTED, body=b"", ttl=None)
     assert done
@@ -372,7 +372,7 @@ async def test_a_record_of_another_version_is_left_alone(rig: StoreRig, raw: byt
         store.abandon(seen, body=b"", ttl=TTL),
         store.advance(seen, S.RUNNING, body=b""),
         store.finish(seen, S.CLOSED, body=b"", ttl=TTL),
-        store.wish_cancel(JOB),
+        store.request_cancel(JOB),
         store.restore(JOB, S.RUNNING, attempt=1, token="t", body=b""),
     ]
     for answer in await asyncio.gather(*tries, return_exceptions=True):

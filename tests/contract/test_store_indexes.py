@@ -125,7 +125,7 @@ async def test_a_retry_that_reopens_is_listed_whatever_an_earlier_owner_still_wr
     assert not (await rig.store.settle(mine, ClaimState.REFUSED, body=b"", ttl=TTL))[0]
     await rig.store.forget(A)
     assert await rig.store.active_of(SANDBOX) == [A]
-    await rig.store.next_look(A, after=0.0)
+    await rig.store.schedule(A, after=0.0)
     assert await rig.store.due(limit=9, lease=1.0) == [A]
 
 
@@ -177,12 +177,12 @@ async def test_no_shard_starves(rig: StoreRig) -> None:
 
 
 async def test_the_next_look_is_set_for_active_jobs_alone(rig: StoreRig) -> None:
-    await rig.store.next_look(JOB, after=0.0)
+    await rig.store.schedule(JOB, after=0.0)
     assert await rig.store.due(limit=9, lease=1.0) == []
     seen = await rig.running()
     await rig.store.advance(seen, ClaimState.RUNNING, body=b"", look_in=500.0)
     assert await rig.store.due(limit=9, lease=1.0) == []
-    await rig.store.next_look(JOB, after=0.0)
+    await rig.store.schedule(JOB, after=0.0)
     assert await rig.store.due(limit=9, lease=1.0) == [JOB]
 
 
@@ -236,7 +236,7 @@ async def test_a_follower_sets_the_next_look_with_what_it_writes(rig: StoreRig) 
     seen = await rig.running()
     assert (await rig.store.advance(seen, ClaimState.RUNNING, body=b"", look_in=600.0))[0]
     assert await rig.store.due(limit=10, lease=60.0) == []
-    await rig.store.next_look(seen.id, after=0.0)
+    await rig.store.schedule(seen.id, after=0.0)
     # One that lost its race leaves the look as it is: whoever was first has set it.
     assert not (await rig.store.advance(seen, ClaimState.RUNNING, body=b"", look_in=600.0))[0]
     assert await rig.store.due(limit=10, lease=60.0) == [seen.id]

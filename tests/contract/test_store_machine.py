@@ -94,7 +94,7 @@ class Claims(RuleBasedStateMachine):
             return
         assert seen is None or seen.token == before.token or how in ("claim", "take_over", "reopen")
         assert before.state is not S.CLOSED
-        assert now.revision == before.revision + (how != "wish" or not before.cancel)
+        assert now.revision == before.revision + (how != "request_cancel" or not before.cancel)
         doubted = how == "advance" and now.state is S.UNKNOWN  # over, and nothing proves that it ran
         if how != "reopen" and not doubted:
             assert ORDER[now.state] >= ORDER[before.state], f"{before.state} went back to {now.state}"
@@ -227,8 +227,8 @@ class Claims(RuleBasedStateMachine):
         # Seldom: a wish stays, and where it stands nothing is dispatched.
         if really < 4:
             return
-        answer = self.run(self.store.wish_cancel(self.id))
-        self.did("wish", None, answer)
+        answer = self.run(self.store.request_cancel(self.id))
+        self.did("request_cancel", None, answer)
 
     @precondition(lambda self: bool(self.known))
     @rule(really=st.integers(0, 7))
@@ -266,7 +266,7 @@ class Claims(RuleBasedStateMachine):
         if self.id == JOB:
             listed = self.last is not None and self.last.state.active
             assert self.run(self.store.active_of(BOX)) == ([JOB] if listed else [])
-            self.run(self.store.next_look(JOB, after=-1.0))
+            self.run(self.store.schedule(JOB, after=-1.0))
             assert self.run(self.store.due(limit=9, lease=-1.0)) == ([JOB] if listed else [])
 
     @invariant()

@@ -56,17 +56,17 @@ async def test_a_chore_is_ripe_when_it_is_due_and_then_somebody_s(rig: StoreRig)
     for id in ids:
         await rig.follow(await rig.running(id), ClaimState.CLOSED, clean_in=0.0)
     await rig.follow(await rig.running(), ClaimState.CLOSED, clean_in=3600.0)
-    first = await rig.store.ripe("fences", limit=30, lease=60)
-    rest = await rig.store.ripe("fences", limit=30, lease=60)
+    first = await rig.store.due_chores("fences", limit=30, lease=60)
+    rest = await rig.store.due_chores("fences", limit=30, lease=60)
     assert (len(first), len(rest)) == (30, 10)
     assert {*first, *rest} == {f"{id} 1" for id in ids}
     for chore in (*first, *rest):
-        await rig.store.done_with("fences", chore)
-    assert await rig.store.ripe("fences", limit=30, lease=60) == []
+        await rig.store.complete("fences", chore)
+    assert await rig.store.due_chores("fences", limit=30, lease=60) == []
 
 
 async def test_an_end_that_lost_its_race_leaves_no_chore(rig: StoreRig) -> None:
     old = await rig.running()
     await rig.follow(old, ClaimState.RUNNING)
     assert not (await rig.follow(old, ClaimState.CLOSED, clean_in=0.0))[0]
-    assert await rig.store.ripe("fences", limit=30, lease=60) == []
+    assert await rig.store.due_chores("fences", limit=30, lease=60) == []

@@ -37,7 +37,7 @@ TRIES: dict[str, Try] = {
     ),
     "advance": lambda rig, seen, to: rig.store.advance(seen, to, body=b""),
     "finish": lambda rig, seen, to: rig.store.finish(seen, to, body=b"", ttl=TTL),
-    "wish": lambda rig, seen, _: rig.store.wish_cancel(seen.id),
+    "request_cancel": lambda rig, seen, _: rig.store.request_cancel(seen.id),
     "restore": lambda rig, seen, to: rig.store.restore(seen.id, to, attempt=1, token=new_token(), body=b""),
 }
 CHOOSES = ("settle", "advance", "finish", "restore")
@@ -81,7 +81,7 @@ async def test_only_what_the_table_allows_is_done(rig: StoreRig, script: str) ->
                 assert (record is None) == (state is None)
 
 
-@pytest.mark.parametrize("script", [name for name in TRIES if None not in SCRIPTS[name] and name != "wish"])
+@pytest.mark.parametrize("script", [name for name in TRIES if None not in SCRIPTS[name] and name != "request_cancel"])
 @pytest.mark.parametrize("stale", ["token", "count"])
 async def test_nobody_else_changes_anything(rig: StoreRig, script: str, stale: str) -> None:
     id = JOB if script == "finish" else SANDBOX

@@ -12,7 +12,7 @@ async def turn(
     rig: StoreRig, name: str, *, interval: float = 10.0, burst: int = 0, most: float = 1000.0, more: int = 0
 ) -> float | None:
     """A turn of the queue ``q``."""
-    return await rig.store.turn("q", name, lease=LONG, interval=interval, burst=burst, most=most, more=more)
+    return await rig.store.poll_slot("q", name, lease=LONG, interval=interval, burst=burst, most=most, more=more)
 
 
 async def test_of_many_who_ask_at_once_one_has_the_right(rig: StoreRig) -> None:
@@ -62,14 +62,14 @@ async def test_nobody_waits_longer_than_the_most(rig: StoreRig) -> None:
 async def test_the_right_begins_after_the_wait_and_ends_by_itself(rig: StoreRig) -> None:
     await turn(rig, "first")
     await turn(rig, "job")
-    lease, queue = keys.turn("q", "job")
+    lease, queue = keys.poll_slot("q", "job")
     assert (LONG + 5) * 1000 <= await rig.command("PTTL", lease) <= (LONG + 10) * 1000
     assert 0 < await rig.command("PTTL", queue) <= 3_600_000
 
 
 async def test_a_clock_that_was_set_back_stops_nobody(rig: StoreRig) -> None:
     now = await rig.store.now()
-    await rig.command("SET", keys.turn("q", "job")[1], f"{now + 1e9:.3f}")
+    await rig.command("SET", keys.poll_slot("q", "job")[1], f"{now + 1e9:.3f}")
     wait = await turn(rig, "job", most=3.0)
     assert wait is not None
     assert wait <= 3

@@ -221,9 +221,9 @@ async def test_a_resumed_sandbox_has_its_jobs_looked_at_at_once(core: Core, box:
     id = await submit(core, box, "sleep 60")
     await eventually(lambda: has_fence(core, id))
     await core.sandboxes.pause("default", box)
-    await core.store.wish_cancel(id)
+    await core.store.request_cancel(id)
     await asyncio.sleep(2.5)
-    await core.store.next_look(id, after=60)  # as after minutes without an answer
+    await core.store.schedule(id, after=60)  # as after minutes without an answer
     await core.sandboxes.resume("default", box)
 
     async def cancelled() -> bool:

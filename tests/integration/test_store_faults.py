@@ -169,7 +169,7 @@ async def test_a_full_redis_takes_all_of_a_step_or_nothing(start_redis: RedisSta
         _claim(rig.store, "t", "cmd_other"),
         rig.store.advance(record_now, S.RUNNING, body=b"big", append=Appended(4, b"more")),
         rig.store.finish(record_now, S.CLOSED, body=b"big", ttl=9.0),
-        rig.store.wish_cancel(JOB),
+        rig.store.request_cancel(JOB),
     ):
         with pytest.raises(StoreUnavailable, match="out of memory"):
             await work

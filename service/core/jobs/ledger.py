@@ -77,7 +77,7 @@ class Ledger:
 
     async def request_cancel(self, id: str) -> Record | None:
         """Note that a caller wants the job cancelled."""
-        return (await self._store.wish_cancel(id))[1]
+        return (await self._store.request_cancel(id))[1]
 
     # -- the owner's
 
@@ -123,7 +123,7 @@ class Ledger:
             body=records.encode(body),
             append=change.append,
             append_stderr=change.append_stderr,
-            quiet=not change.notify,
+            notify=change.notify,
             look_in=pacing.next_poll(seen, change.state, body),
         )
 

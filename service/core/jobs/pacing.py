@@ -70,7 +70,7 @@ class Pace:
         """Seconds until our look at ``id`` is to begin; None: somebody looks, or did within the pace."""
         more, self._more = self._more, 0
         queues = max(1, self.active // JOBS_A_QUEUE)
-        return await self._store.turn(
+        return await self._store.poll_slot(
             f"news{zlib.crc32(id.encode()) % queues}",
             id,
             lease=self.seconds() * 0.9,

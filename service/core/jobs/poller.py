@@ -76,7 +76,7 @@ class Poller:
                 self._telemetry.look(max(0.0, since - next_poll(record, record.state, body)))
                 left = self._until_due(record)
                 if left > 0 or (wait := await self._pace.poll_slot(id)) is None:
-                    await self._store.next_look(id, after=max(left, self._pace.seconds()))
+                    await self._store.schedule(id, after=max(left, self._pace.seconds()))
                     return
         self._polls.start(id, wait, record)
 

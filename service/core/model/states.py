@@ -107,7 +107,7 @@ SCRIPTS: Mapping[str, Mapping[ClaimState | None, frozenset[ClaimState]]] = {
         _S.RUNNING: frozenset({_S.CLOSED}),
         _S.ENDED: frozenset({_S.CLOSED}),
     },
-    "wish": {state: frozenset({state}) for state in _S if state.active},
+    "request_cancel": {state: frozenset({state}) for state in _S if state.active},
     "restore": {None: frozenset({_S.RUNNING, _S.ENDED})},
 }
 """Script -> from -> to. ``None`` is absent: ``restore`` writes the record of a job that was found by its fence."""

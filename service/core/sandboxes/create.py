@@ -103,7 +103,7 @@ class Creator:
             raise errors.Forbidden("This tenant may not use this workspace_owner.")
         labels = validation.metadata(request.metadata)
         meaning = msgspec.structs.replace(request, metadata=labels if request.metadata is not None else None)
-        print_ = identity.fingerprint(meaning, leave_out=frozenset({"wait_ready"}))
+        fingerprint = identity.fingerprint(meaning, leave_out=frozenset({"wait_ready"}))
         own_key = key or identity.random_token()
         asked = validation.resources(request.resources)
         resources = Resources(cpu=asked.cpu or DEFAULT_CPU, memory=asked.memory or DEFAULT_MEMORY)
@@ -120,8 +120,8 @@ class Creator:
         return Order(
             tenant=tenant,
             owner=owner,
-            fingerprint=print_,
-            digest=identity.sandbox_digest(tenant, owner, print_, own_key),
+            fingerprint=fingerprint,
+            digest=identity.sandbox_digest(tenant, owner, fingerprint, own_key),
             key=own_key,
             new_key=key is None or isinstance(key, identity.MadeKey),
             spec=spec,

@@ -205,7 +205,7 @@ class Sandboxes:
         if pause:
             return await self._shown(sandbox_id, record, await self._paused(sandbox_id))
         for job in await self._store.active_of(sandbox_id):  # its looks got rare while nothing answered
-            await self._store.next_look(job, after=0.0)
+            await self._store.schedule(job, after=0.0)
         return await self.get(tenant, sandbox_id)
 
     async def _paused(self, sandbox_id: str) -> SandboxInfo:

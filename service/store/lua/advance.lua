@@ -1,7 +1,7 @@
 -- advance: whoever follows an active claim writes what it saw, and the output that it read.
 --
 -- call     KEYS claim output request streams [looks active]
---          ARGV id token revision state quiet body look_ms offset appended offset2 appended2 most
+--          ARGV id token revision state notify body look_ms offset appended offset2 appended2 most
 -- from     as the table says, at this token and revision
 -- to       as the table says; the lease is over
 -- offset   where `appended` begins in the log; '' for no output. `most`: bytes to keep (see output.lua). The second
@@ -40,7 +40,7 @@ if not (as_seen(claim) and may(moves, claim.state, ARGV[4])) then return unchang
 claim.state = ARGV[4]
 claim.lease = 0
 claim.body = ARGV[6]
-local answer = write(now, claim, 0, ARGV[5] == '1', ARGV[7])
+local answer = write(now, claim, 0, ARGV[5] == '0', ARGV[7])
 local most = tonumber(ARGV[12])
 if ARGV[8] ~= '' then keep(KEYS[2], tonumber(ARGV[8]), ARGV[9], most) end
 if ARGV[10] ~= '' then keep(KEYS[4], tonumber(ARGV[10]), ARGV[11], most) end

@@ -1,7 +1,7 @@
 -- dispatch: the owner is about to send the request. Not where a cancel is wished; never twice at one epoch.
 --
 -- call     KEYS claim output request streams  ARGV id token epoch lease_ms body
--- from     claimed, at this token and epoch, no wish
+-- from     claimed, at this token and epoch, no cancel requested
 -- to       dispatched, with a fresh lease
 
 local moves = { claimed = "dispatched" }

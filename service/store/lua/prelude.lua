@@ -105,7 +105,7 @@ end
 
 -- Writes the claim in one SET, before anything else of the script is written: a full server refuses the first
 -- write of a script or none. `ttl` in ms, 0 for none; it goes to what is kept beside the claim as well.
-local function write(now, claim, ttl, quiet, look_in)
+local function write(now, claim, ttl, no_message, look_in)
   claim.revision = claim.revision + 1
   local raw = form(claim)
   ttl = tonumber(MORTAL[claim.state] and ttl or ARGV[#ARGV])
@@ -119,7 +119,7 @@ local function write(now, claim, ttl, quiet, look_in)
     end
   end
   list(now, claim, look_in)
-  if not quiet then redis.call('PUBLISH', CHANNEL, ARGV[1]) end
+  if not no_message then redis.call('PUBLISH', CHANNEL, ARGV[1]) end
   return { 1, now, raw }
 end
 

@@ -639,7 +639,7 @@ def troubles(w: World, s: State) -> Iterator[Step]:
     elif left.full:
         yield "the disk is full", spend(s, "full")._replace(full=True)
     if left.cancels and s.claim and s.claim.state.active and not s.claim.cancel:
-        yield "a cancel is wished", w.write("wish", spend(s, "cancels"), s.claim.state, cancel=True)
+        yield "a cancel is wished", w.write("request_cancel", spend(s, "cancels"), s.claim.state, cancel=True)
     if left.cleans and s.claim and s.claim.state is CLOSED and not s.alive:
         yield from cleaned(w, s)
     elif left.cleans and s.inputs and not w.has("an input is kept for as long as an attempt can follow"):

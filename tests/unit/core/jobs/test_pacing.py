@@ -12,7 +12,7 @@ class NotingStore:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
 
-    async def turn(self, queue: str, name: str, **what: Any) -> float | None:
+    async def poll_slot(self, queue: str, name: str, **what: Any) -> float | None:
         self.asked.append((queue, name, what))
         return 0.0
 

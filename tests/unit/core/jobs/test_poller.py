@@ -65,7 +65,7 @@ class World:
     async def forget(self, id: str) -> None:
         self.say("forget")
 
-    async def next_look(self, id: str, *, after: float) -> None:
+    async def schedule(self, id: str, *, after: float) -> None:
         self.say("list again in", after)
 
     # -- the ledger

@@ -1,4 +1,4 @@
--- look: set when an active job is looked at next.
+-- schedule: set when an active job is polled next.
 --
 -- call     KEYS looks  ARGV id after_ms mode
 -- KEYS[1]  oncebox:{shard}:looks   zset, id by ms; or a list of chores

@@ -1,4 +1,4 @@
--- turn: one caller's right to do a thing, and its place in a queue that moves at a steady pace (GCRA with waiting).
+-- poll_slot: one caller's right to do a thing, and its place in a queue that moves at a steady pace (GCRA with waiting).
 --
 -- call     KEYS lease queue  ARGV lease_ms interval_ms burst most_ms more
 -- KEYS[1]  oncebox:{<queue>}:turn:<name>   held by whoever has the right; ends by itself

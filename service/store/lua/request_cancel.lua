@@ -1,4 +1,4 @@
--- wish: a caller wants the job cancelled. Wished already: done, and nothing is written.
+-- request_cancel: a caller wants the job cancelled. Wanted already: done, and nothing is written.
 --
 -- call     KEYS claim output request streams  ARGV id
 -- from     every active state
