@@ -23,6 +23,8 @@ from service.ports.engine import (
 EXECD_PORT = 44772
 """Where execd listens in each sandbox."""
 KEY_HEADER = "OPEN-SANDBOX-API-KEY"
+MOST_HELD = 1_200_000
+"""Bytes of a create on Kubernetes: its store takes 1.5 MiB an object, which holds more than this."""
 NO_SANDBOX = "00000000-0000-4000-8000-000000000000"
 """An id that no sandbox has: ids are random."""
 RUNTIMES: Mapping[str, Runtime] = {"DOCKER": "docker", "KUBERNETES": "kubernetes"}
@@ -63,9 +65,12 @@ class Lifecycle:
 
     async def create_sandbox(self, spec: SandboxSpec) -> SandboxInfo:
         """Not idempotent: each POST makes a sandbox. May take minutes; at most 11."""
-        body = _create_body(spec, escape=(self._told or self._learnt) == "kubernetes")
+        kubernetes = (self._told or self._learnt) == "kubernetes"
+        body = encode(_create_body(spec, escape=kubernetes))
+        if kubernetes and len(body) > MOST_HELD:
+            raise Refused("env and entrypoint are longer than Kubernetes holds, each '$' counted twice")
         try:
-            reply = await self._call(Call.CREATE, "POST", self._base, CREATE, encode(body))
+            reply = await self._call(Call.CREATE, "POST", self._base, CREATE, body)
         except Refused as error:
             if error.code != POD_FAILED:
                 raise

@@ -773,6 +773,17 @@ async def test_a_runtime_that_is_told_is_not_asked_for(rig: Rig, runtime: Any, e
     await engine.close()
 
 
+async def test_what_is_too_long_for_kubernetes_once_it_is_escaped_is_not_sent_there(rig: Rig) -> None:
+    for runtime, taken in (("kubernetes", False), ("docker", True)):
+        engine = OpenSandboxEngine(rig.server.url, api_key=KEY, proxy="never", runtime=runtime)  # type: ignore[arg-type]
+        rig.behave = answering(reply(202, SANDBOX))
+        spec = msgspec.structs.replace(SPEC, env={f"N{n}": "$" * 90_000 for n in range(8)})
+        with contextlib.nullcontext() if taken else pytest.raises(Refused, match="longer than Kubernetes holds"):
+            await engine.create_sandbox(spec)
+        assert len(rig.arrived()) == taken
+        await engine.close()
+
+
 async def test_a_claim_must_be_there_already(rig: Rig) -> None:
     rig.behave = answering(reply(202, SANDBOX))
     mount = Mount(name="w", claim="work", sub_path="alice/workspace", mount_path="/workspace")

@@ -40,6 +40,7 @@ Examples:
   oncebox engine                                 # prints a line of JSON with its URL when it is ready
   ONCEBOX_ENGINE_URL=http://127.0.0.1:8701 oncebox serve
   OPEN_SANDBOX_API_KEY=secret oncebox engine     # the service then needs ONCEBOX_ENGINE_API_KEY=secret
+  oncebox engine --like kubernetes               # as OpenSandbox on Kubernetes: pods that are made anew
 
 \b
 It runs real processes of this machine and is no security boundary: for development and tests.
