@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import re
+import socket
+import struct
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -226,3 +232,69 @@ def test_files_of_another_sandbox_are_not_there(files: Files, replica: Replica) 
     for method, below in (("GET", "files"), ("PUT", "files"), ("GET", "directories"), ("DELETE", "files")):
         answer = other.ask(method, below, b"" if method == "PUT" else None, path="x")
         assert (answer.status, answer.json()["code"]) == (404, "SANDBOX_NOT_FOUND")
+
+
+# -- bounds
+
+
+def peak(replica: Replica) -> int:
+    """Bytes of memory that a replica had at the most, since it was asked to begin anew."""
+    status = Path(f"/proc/{replica.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s*(\d+)", status)[1]) * 1024  # type: ignore[index]
+
+
+def test_large_files_take_little_of_a_replica(files: Files) -> None:
+    """Several at once, and one whose reader is slow: what is added is a bound for each and not a file's size."""
+    files.put("warm", b"x" * 1_000_000)
+    files.get("warm")
+    Path(f"/proc/{files.replica.process.pid}/clear_refs").write_text("5")
+    before = peak(files.replica)
+    size = 60 * 1_000_000
+    assert files.put("large", (b"y" * 50_000 for _ in range(size // 50_000))).status == 201
+    target = f"{files.replica.url}{files.base}/files?path=large"
+    answer = files.replica.http.request("GET", target, preload_content=False, timeout=60)
+    got = 0
+    while chunk := answer.read(500_000):
+        got += len(chunk)
+        if got < 5_000_000:
+            time.sleep(0.02)  # the replica could read on meanwhile
+    assert got == size
+    assert peak(files.replica) - before < 32 * 1024 * 1024
+
+
+def test_connections_that_are_cut_while_they_send_leave_what_was_there(files: Files) -> None:
+    """Closed or reset at any byte; each is answered by nobody."""
+    files.put("f", b"old")
+    host, port = files.replica.url.removeprefix("http://").split(":")
+    dice = random.Random(7)
+    body = b"new" * 100_000
+    for number in range(30):
+        head = (
+            f"PUT {files.base}/files?path=f HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        )
+        sent = (head + body)[: dice.randrange(len(head), len(head) + len(body))]
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(sent)
+            if number % 2:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert files.get("f").data == b"old"
+    assert files.names() == ["f"]
+    assert files.put("f", b"newer").status == 200
+    deadline = time.monotonic() + 30
+    while (left := _hidden(files)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == 0
+
+
+def _hidden(files: Files) -> int:
+    made = {"sandbox_id": files.sandbox_id, "command": "ls -a | grep -c '^.oncebox-up-'"}
+    return int(files.replica.ask("POST", "/v1/exec", made).json()["stdout"])
+
+
+def test_a_sender_that_falls_silent_holds_nobody_up(files: Files) -> None:
+    host, port = files.replica.url.removeprefix("http://").split(":")
+    head = f"PUT {files.base}/files?path=slow HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nabc".encode()
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(head)
+        assert files.put("other", b"x").status == 201
+        assert files.get("slow").status == 404

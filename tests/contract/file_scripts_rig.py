@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from service.core.files import scripts
 from service.core.files.listing import parse_page
 from service.core.files.shell import Said, Shell, parsed
+from service.core.files.tar import repack
 from service.messages import File
+from tests.unit.core.test_file_tar import archive
 
 
 def shells() -> list[str]:
@@ -127,3 +131,10 @@ class Place:
         """What is left of uploads, anywhere."""
         ways = [str(path) for path in self.fences.iterdir()]
         return ways + [str(path) for path in self.root.rglob(f"{scripts.UPLOAD}*")]
+
+
+def packed(*members: tuple[str, dict[str, Any], bytes]) -> bytes:
+    """A tar as it comes into a sandbox."""
+    out = io.BytesIO()
+    repack(iter([archive(*members)]), out.write, most=1 << 30)
+    return out.getvalue()

@@ -14,8 +14,8 @@ import pytest
 
 from service.core.files import scripts
 from service.core.files.tar import repack
-from tests.contract.file_scripts_rig import Place, shells
-from tests.unit.core.test_file_tar import archive, link
+from tests.contract.file_scripts_rig import Place, packed, shells
+from tests.unit.core.test_file_tar import link
 
 DIR: dict[str, Any] = {"type": tarfile.DIRTYPE}
 Member = tuple[str, dict[str, Any], bytes]
@@ -25,13 +25,6 @@ NOBODY = 65534
 @pytest.fixture(params=shells())
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(request.param, tmp_path)
-
-
-def packed(*members: tuple[str, dict[str, Any], bytes]) -> bytes:
-    """A tar as it comes into a sandbox."""
-    out = io.BytesIO()
-    repack(iter([archive(*members)]), out.write, most=1 << 30)
-    return out.getvalue()
 
 
 def tree(top: Path) -> dict[str, tuple[int, bytes | str | None]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from service.core.files import scripts
-from tests.contract.file_scripts_rig import Place, shells
+from tests.contract.file_scripts_rig import Place, packed, shells
 
 NAMES = [
     b"a b", b"it's", b'say "x"', b"line\nend", b"end\n", b"\nfirst", b"100%", b"$X", b"${HOME}", b"~", b"-rf", b"*",
@@ -284,3 +286,45 @@ def test_a_directory_of_more_than_a_hundred_thousand_names_is_not_listed(place: 
     said = place.run(scripts.LIST, PAGE="2", AFTER="".join(f"\\{byte:03o}" for byte in b"050000"))
     assert said["end"] == "ok"
     assert b"./050001\n" in said.data("page")
+
+
+@pytest.fixture
+def small_disk(place: Place, root: None) -> Iterator[Path]:
+    """A directory with a disk of a megabyte."""
+    disk = place.work / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_leaves_what_was_there_and_nothing_else(place: Place, small_disk: Path) -> None:
+    (small_disk / "f").write_text("old")
+    assert place.put("disk/f", b"x" * 450_000, b"x" * 400_000, own="1") == "full"
+    assert (small_disk / "f").read_text() == "old"
+    assert place.leftovers() == []
+
+
+def test_an_archive_that_does_not_fit_leaves_nothing(place: Place, small_disk: Path) -> None:
+    whole = packed(("a", {}, b"x" * 300_000), ("b", {}, b"x" * 300_000))
+    said = place.unpack("disk/new", whole)
+    assert said["end"] == "full"
+    assert os.listdir(small_disk) == []
+    assert place.leftovers() == []
+
+
+def test_a_mounted_file_can_t_be_replaced_and_says_so(place: Place, root: None) -> None:
+    (place.work / "real").write_text("real")
+    (place.work / "mounted").write_text("under")
+    mounted = subprocess.run(["mount", "--bind", place.work / "real", place.work / "mounted"], check=False)
+    if mounted.returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        assert place.put("mounted", b"new") == "busy"
+        assert place.run(scripts.REMOVE, "mounted", RECURSIVE="")["end"] == "busy"
+        assert (place.work / "mounted").read_text() == "real"
+        assert place.leftovers() == []
+    finally:
+        subprocess.run(["umount", place.work / "mounted"], check=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.api import middleware
+from service.api import bodies, middleware
 from service.messages import MAX_BODY
 from tests.unit.api.fakes import Connection, FakeCore, ask, post
 
@@ -234,3 +234,39 @@ async def test_lengths_that_lie_are_refused() -> None:
     headers = [("content-type", "application/json"), ("content-length", "2"), ("transfer-encoding", "chunked")]
     got = await ask(FakeCore().app(), "POST", "/v1/sandboxes", headers=headers, body=[b"{}"])
     assert (got.status, got.headers["connection"]) == (422, "close")
+
+
+async def test_a_raw_body_comes_as_it_is_sent_and_ends_with_its_sender_s_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bodies, "SILENCE_SECONDS", 0.05)
+    core = FakeCore()
+    connection = Connection(
+        core.app(), "PUT", "/v1/sandboxes/sb/files?path=f", headers=[("content-length", "9")], body=[b"abc"], more=True
+    )
+    got = await connection.answer()
+    assert (got.status, got.json["code"]) == (422, "INVALID_REQUEST")
+    assert "No byte" in got.json["detail"]
+
+
+async def test_a_raw_body_of_any_type_is_taken_and_a_compressed_one_is_not() -> None:
+    for headers, status in (
+        ([("content-type", "text/html"), ("content-length", "3")], 201),
+        ([("transfer-encoding", "chunked")], 201),
+        ([("content-length", "3"), ("content-encoding", "gzip")], 415),
+    ):
+        core = FakeCore()
+        got = await ask(core.app(), "PUT", "/v1/sandboxes/sb/files?path=f", headers=headers, body=[b"a", b"bc"])
+        assert got.status == status
+        assert status != 201 or core.asked["body"] == b"abc"
+        assert status != 201 or core.asked["length"] == (3 if "content-length" in dict(headers) else None)
+
+
+async def test_a_raw_body_that_breaks_off_is_nobody_s() -> None:
+    core = FakeCore()
+    connection = Connection(
+        core.app(), "PUT", "/v1/sandboxes/sb/files?path=f", headers=[("content-length", "9")], body=[b"abc"], more=True
+    )
+    connection.disconnect()
+    assert (await connection.answer()).status == 0
+    assert "body" not in core.asked
