@@ -18,6 +18,7 @@ from service.cli.creating import UNDO, create_or_undo, print_or_undo
 from service.cli.exit_codes import exit_code, in_words
 from service.cli.following import BytesPrinter, EventPrinter, follow
 from service.cli.ids import full_sandbox_id
+from service.cli.input import taken_from
 from service.cli.interrupts import Interrupts
 from service.cli.output.progress import Progress
 from service.cli.output.terminal import OutputWriter, Unwritable, print_json, put, say
@@ -28,6 +29,7 @@ from service.messages import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import IO
 
     from service.client import AsyncClient, AsyncJob, AsyncSandbox
     from service.settings import Settings
@@ -56,6 +58,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     env: Mapping[str, str] | None = None
     key: str | None = None
+    user: str | None = None
+    stdin: int | None = None
+    """A descriptor from which the command is given all that comes."""
     detach: bool = False
     as_json: bool = False
 
@@ -88,6 +93,7 @@ class ForegroundRun:
         self._target: Target | None = None
         self._sandbox: AsyncSandbox | None = None
         self._job: AsyncJob | None = None
+        self._stdin: IO[bytes] | None = None
         self._keep = request.sandbox is not None and not request.remove
         """The sandbox stays when this is over."""
 
@@ -107,6 +113,11 @@ class ForegroundRun:
     # -- the request itself
 
     async def _work(self) -> int:
+        self.progress.state = lambda: "reading stdin"
+        async with taken_from(self._request.stdin) as self._stdin:
+            return await self._work_with_input()
+
+    async def _work_with_input(self) -> int:
         self.progress.state = lambda: "looking for the service" if self._settings.url else "starting"
         async with (
             open_target(self._settings) as self._target,
@@ -132,7 +143,13 @@ class ForegroundRun:
             return self.interrupts.exit_code
         self.progress.state = lambda: "submitting"
         self._job = job = await sandbox.submit(
-            request.command, timeout=request.timeout, cwd=request.cwd, env=request.env, idempotency_key=request.key
+            request.command,
+            stdin=self._stdin,
+            user=request.user,
+            timeout=request.timeout,
+            cwd=request.cwd,
+            env=request.env,
+            idempotency_key=request.key,
         )
         if request.key and job.replayed:
             say("the job of this key was there already; this is its output.")

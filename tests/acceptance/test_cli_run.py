@@ -97,26 +97,47 @@ def test_a_reader_that_has_enough_ends_it_quietly() -> None:
     assert all_gone("yes reader-has-enough")
 
 
-def test_standard_input_is_left_to_others() -> None:
-    result = shell("printf 'a\\nb\\n' | { oncebox run -- cat </dev/null; read line; echo got $line; }")
-
-    assert (result.stdout, result.stderr) == (b"got a\n", b"")
-
-
 @pytest.mark.parametrize(
-    ("script", "said"),
-    (
-        ("printf data | oncebox run -- cat", True),
-        ("oncebox run -- cat <<< data", True),
-        (": | oncebox run -- cat", False),
-        ("printf data | { cat >&2; oncebox run -- cat; } 2> /dev/null", False),
-    ),
+    ("script", "code", "out"),
+    [
+        ("printf 'a\\000b' | oncebox run -- cat", 0, b"a\0b"),
+        ("oncebox run -- sh -c 'read a; echo $a; exit 3' </etc/passwd", 3, None),
+        ("(read x; oncebox run -- cat) <<'X'\nfirst\nsecond\nX", 0, b"second\n"),
+        ("head -c 3000000 /dev/zero | oncebox run -- wc -c", 0, b"3000000\n"),
+        ("oncebox run -- cat </dev/null", 0, b""),
+        ("printf a | oncebox run --no-stdin -- cat", 0, b""),
+        ("printf 'a\\nb\\n' | while read x; do oncebox run --no-stdin -- echo $x; done", 0, b"a\nb\n"),
+        ("printf '' | oncebox run -- cat", 0, b""),
+    ],
 )
-def test_data_on_standard_input_that_the_command_does_not_get_is_a_line_on_stderr(script: str, said: bool) -> None:
+def test_what_stands_in_stdin_is_read_by_the_command(script: str, code: int, out: bytes | None) -> None:
     result = shell(script)
+    assert (result.returncode, result.stderr) == (code, b"")
+    assert result.stdout == out or (out is None and result.stdout.startswith(b"root:"))
 
-    assert (result.returncode, result.stdout) == (0, b"")
-    assert [b"</dev/null" in line for line in result.stderr.splitlines()] == [True] * said
+
+def test_an_input_that_does_not_end_is_waited_for_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    env = {"TMPDIR": str(tmp_path)}
+    with (
+        subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless,
+        subprocess.Popen(
+            [*ONCEBOX, "run", "--", "head", "-1"],
+            stdin=endless.stdout,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(**env),
+            start_new_session=True,
+        ) as process,
+    ):
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        assert b"waiting for the end of stdin" in said
+        assert b"--no-stdin" in said
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+        endless.kill()
+    assert (process.returncode, out) == (130, b"")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_engine_that_does_not_start_is_a_sentence_that_says_why(tmp_path: Path) -> None:

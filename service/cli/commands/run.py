@@ -11,7 +11,6 @@ import click
 
 from service.cli.arguments import Command, Duration, is_utf8, pairs_option
 from service.cli.output import streams
-from service.cli.output.terminal import say
 from service.cli.problems import TROUBLE, Trouble
 from service.cli.state import State, json_option, verbose_option
 from service.messages import MAX_JOB_TIMEOUT
@@ -36,8 +35,9 @@ With --detach, where the id can't be printed, the job is cancelled, unless --key
 """
 WORDS = """\
 Several words reach the command as they are: they are joined as a shell would quote them. A single word is
-given to the sandbox's shell as it stands. Nothing is read from
-stdin; where data waits there, a line on stderr says so.
+given to the sandbox's shell as it stands.
+The command reads what stands in stdin, where that is a file or a pipe: it is read to its end first.
+A terminal is not read.
 """
 
 
@@ -49,6 +49,8 @@ def command_options(command: Decorated) -> Decorated:
         verbose_option,
         json_option,
         click.option("-d", "--detach", is_flag=True, help="Print the command_id, and don't wait."),
+        click.option("--no-stdin", is_flag=True, help="Give the command nothing to read."),
+        click.option("-u", "--user", metavar="U", help="Whose rights it has: a name, UID or UID:GID."),
         click.option("--key", metavar="K", help="Run once for this key, however often it is asked for."),
         pairs_option("-e", "--env", help="A variable of the command; may be given several times."),
         click.option("-w", "--cwd", metavar="D", help="The directory to run in."),
@@ -70,6 +72,7 @@ Examples:
   oncebox run 'cd /tmp && ls | wc -l'        # one word: the shell's own text
   oncebox run -e CI=1 --cwd /workspace --timeout 1h30m -- pytest -q
   oncebox run --sandbox ID --detach -- ./train.sh      # prints the command_id
+  tar c . | oncebox run -- tar xv             # what comes through the pipe
   oncebox run --key build-17 -- make         # again after a crash: the same job
 
 \b
@@ -134,6 +137,8 @@ def _run(
     cwd: str | None,
     env: dict[str, str],
     key: str | None,
+    user: str | None,
+    no_stdin: bool,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -154,22 +159,12 @@ def _run(
         cwd=cwd,
         env=env or None,
         key=key,
+        user=user,
+        stdin=None if no_stdin else streams.piped_stdin(),
         detach=detach,
         as_json=as_json,
     )
-    said = _say_what_stdin_has()
-    code = asyncio.run(run_in_foreground(request, settings))
-    if not said:
-        _say_what_stdin_has()  # it came meanwhile
-    return code
-
-
-def _say_what_stdin_has() -> bool:
-    """Something waits there that the command does not get: no reason to stop, for it may well be for others."""
-    waits = streams.stdin_has_data()
-    if waits:
-        say("the command is not given stdin, where data waits (`</dev/null` says that this is meant).")
-    return waits
+    return asyncio.run(run_in_foreground(request, settings))
 
 
 def _check_needs(settings: Settings, *, sandbox: str | None, detach: bool) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import stat
 import sys
-import termios
 
 _closed: set[int] = set()
 
@@ -37,19 +35,14 @@ def stdout_was_closed() -> bool:
     return 1 in _closed
 
 
-def stdin_has_data() -> bool:
-    """Stdin is a file, a pipe or a socket in which something waits to be read. Reads nothing, waits for nothing."""
+def piped_stdin() -> int | None:
+    """The descriptor of a stdin that somebody has filled, or fills: a file, a pipe or a socket; None: it is none."""
     try:
         fd = sys.stdin.fileno()
-        kind = os.fstat(fd)
-        if stat.S_ISREG(kind.st_mode):
-            return os.lseek(fd, 0, os.SEEK_CUR) < kind.st_size
-        if stat.S_ISFIFO(kind.st_mode) or stat.S_ISSOCK(kind.st_mode):
-            waiting = fcntl.ioctl(fd, termios.FIONREAD, bytes(4))
-            return int.from_bytes(waiting, sys.byteorder) > 0
+        kind = os.fstat(fd).st_mode
     except (AttributeError, OSError, ValueError):  # closed, or no file at all
-        pass
-    return False
+        return None
+    return fd if stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else None
 
 
 def hush_stdout() -> None:

@@ -73,7 +73,7 @@ def test_words_stay_words_and_a_single_one_is_the_shells_text(words: tuple[str, 
 def test_every_option_reaches_the_service(fake: FakeService, oncebox: Invoke) -> None:
     oncebox(
         *("run", "--image", "node:22", "--timeout", "90", "--cwd", "/w", "--env", "A=1", "--env", "B=x=y"),
-        *("--key", "k1", "--", "node", "--version"),
+        *("--key", "k1", "--user", "1000:0", "--", "node", "--version"),
     )
 
     assert fake.created == [{"image": "node:22", "timeout": 690, "idempotency_key": "k1"}]
@@ -81,6 +81,8 @@ def test_every_option_reaches_the_service(fake: FakeService, oncebox: Invoke) ->
         {
             "sandbox": "new1",
             "command": "node --version",
+            "stdin": None,
+            "user": "1000:0",
             "timeout": 90,
             "cwd": "/w",
             "env": {"A": "1", "B": "x=y"},

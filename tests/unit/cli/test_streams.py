@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,54 +38,24 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
         file.close()
 
 
-def test_the_rest_of_a_file_waits(stdin: Callable[[int], None], tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"ab")
-    fd = os.open(tmp_path / "file", os.O_RDONLY)
-    stdin(fd)
-
-    before = streams.stdin_has_data()
-    os.read(fd, 2)
-
-    assert (before, streams.stdin_has_data()) == (True, False)
-
-
-@pytest.mark.parametrize("pair", (os.pipe, lambda: [end.detach() for end in socket.socketpair()]))
-def test_a_pipe_waits_once_something_is_in_it(
-    stdin: Callable[[int], None], pair: Callable[[], tuple[int, int]]
-) -> None:
-    ours, theirs = pair()
-    stdin(ours)
-    idle = streams.stdin_has_data()
-    os.write(theirs, b"data")
-    filled = streams.stdin_has_data()
-    os.read(ours, 100)
-    os.close(theirs)
-
-    assert (idle, filled, streams.stdin_has_data()) == (False, True, False)
+def test_a_file_a_pipe_and_a_socket_are_what_a_command_may_read(stdin: Callable[[int], None], tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (ours, theirs), (read, write) = socket.socketpair(), os.pipe()
+    for fd in (os.open(tmp_path / "file", os.O_RDONLY), ours.detach(), read):
+        stdin(fd)
+        assert streams.piped_stdin() == fd
+    theirs.close()
+    os.close(write)
 
 
-def test_nothing_waits_on_the_null_device_nor_where_stdin_is_closed(
+def test_the_null_device_a_terminal_and_a_closed_stdin_are_not(
     stdin: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stdin(os.open(os.devnull, os.O_RDONLY))
-    null = streams.stdin_has_data()
+    for fd in (os.open(os.devnull, os.O_RDONLY), os.openpty()[0]):
+        stdin(fd)
+        assert streams.piped_stdin() is None
     monkeypatch.setattr(sys, "stdin", None)
-
-    assert (null, streams.stdin_has_data()) == (False, False)
-
-
-@pytest.mark.parametrize("looks", ([True], [False, True], [False, False]))
-def test_stdin_is_looked_at_before_and_after_and_spoken_of_once(
-    fake: FakeService, oncebox: Invoke, monkeypatch: pytest.MonkeyPatch, looks: list[bool]
-) -> None:
-    said = any(looks)
-    monkeypatch.setattr(streams, "stdin_has_data", lambda: looks.pop(0))
-
-    result = oncebox("run", "--", "true")
-
-    assert (result.exit_code, looks) == (0, [])
-    assert ("</dev/null" in result.stderr) == said
-    assert len(result.stderr.splitlines()) == said
+    assert streams.piped_stdin() is None
 
 
 @pytest.mark.parametrize("charset", ("latin-1", "cp1252", "ascii", "utf-8"))
