@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
