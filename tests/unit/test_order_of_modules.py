@@ -33,8 +33,12 @@ LAYERS: list[set[str]] = [
     {"service.cli"},
 ]
 """A module imports from the layers above its own line, never from those below it or beside it."""
-ALONE = {"service.client": {"service.errors", "service.messages"}, "service.local_engine": {"service.log_writer"}}
-"""Packages that stand alone, and all that they import."""
+ALONE = {
+    "service.client": {"service.errors", "service.messages"},
+    "service.local_engine": {"service.log_writer"},
+    "service.adapters": {"service.client"},
+}
+"""Packages that stand alone, and all that they import. Of the others only the command line imports them."""
 
 START_UP = "the command line answers --help and completion without it"
 OPTIONAL = "an extra that need not be installed"
@@ -43,6 +47,7 @@ LATE = {
     ("service.cli.checks.probes", "service.store"): OPTIONAL,
     ("service.cli.checks.probes", "service.engine"): OPTIONAL,
     ("service.cli.commands.doctor", "service.cli.checks.probes"): START_UP,
+    ("service.cli.commands.mcp", "service.adapters.mcp.server"): OPTIONAL,
     ("service.cli.commands.run", "service.cli.foreground"): START_UP,
     ("service.cli.commands.servers", "service.server.command"): OPTIONAL,
     ("service.cli.commands.servers", "service.local_engine"): OPTIONAL,
