@@ -231,6 +231,7 @@ class Exec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     timeout: Annotated[int, Meta(ge=1, le=MAX_EXEC_TIMEOUT)] | None = None
     cwd: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     env: Env | None = None
+    metadata: Metadata | None = None
     encoding: Encoding | None = None
 
 
@@ -277,9 +278,25 @@ class Job(msgspec.Struct, kw_only=True):
     fenced: bool = True
 
 
+class JobStep(msgspec.Struct, kw_only=True):
+    """One step of a job's life."""
+
+    at: str
+    """By the store's clock; some milliseconds off where that was not asked."""
+    state: str
+    """``claimed``, ``dispatched``, ``accepted``, ``running``, ``unknown``, ``ended`` (by the sandbox's word),
+    ``closed`` (recorded), ``refused`` or ``voided`` (nothing was run)."""
+    attempt: int = 1
+    replica: str = ""
+    """Which of them wrote it."""
+    reason: Reason | None = None
+
+
 class JobOutput(Job, kw_only=True):
     """A job with a chunk of its output (``GET /v1/exec-jobs/{command_id}``)."""
 
+    history: list[JobStep] = []
+    """What happened to it, oldest first: its first four steps and its last twelve."""
     output: str = ""
     encoding: Encoding = Encoding.UTF8
     cursor: str | None = None
@@ -301,6 +318,8 @@ class JobOutput(Job, kw_only=True):
 class ExecJobOutput(Job, kw_only=True):
     """A job of kind ``exec``: its two outputs apart, once it is over."""
 
+    history: list[JobStep] = []
+    """What happened to it, oldest first: its first four steps and its last twelve."""
     stdout: str = ""
     stderr: str = ""
     encoding: Encoding = Encoding.UTF8

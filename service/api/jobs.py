@@ -11,6 +11,7 @@ from service.api.ranges import RawAnswer, wanted_range
 from service.api.replies import empty, output_reply, reply
 from service.api.sse import EventStream
 from service.api.waiting import reply_in_time
+from service.core.jobs.listing import Wanted
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -35,8 +36,12 @@ async def list_(call: Call, query: JobsQuery) -> Response:
     page = await call.core.job_list.page(
         call.tenant,
         sandbox_id=query.sandbox_id or None,
-        states=set(query.state),
-        metadata=pairs_of(query.metadata),
+        wanted=Wanted(
+            states=frozenset(query.state),
+            metadata=pairs_of(query.metadata),
+            kind=query.kind or None,
+            text=query.q or "",
+        ),
         page_size=query.page_size,
         page_token=given(query.page_token),
         share=call.share,

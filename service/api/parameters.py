@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -26,6 +26,10 @@ PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items of one page
 PageToken = Annotated[str, Meta(max_length=4096, description="`next_page_token` of the page before.")]
 Pairs = Annotated[list[str], Meta(description="`k=v`; all of them must match.")]
 OneStream = Annotated[Stream, Meta(description="Which stream, of a job that has them apart; required there.")]
+Text = Annotated[
+    str,
+    Meta(max_length=256, description="Part of an id, a command, an image or metadata. One page looks at 1,000 items."),
+]
 Cursor = Annotated[str, Meta(max_length=4096, description="`cursor` of the answer before; absent: from the start.")]
 
 
@@ -38,6 +42,7 @@ class SandboxesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     metadata: Pairs = []
     state: Annotated[list[SandboxState], Meta(description="Any of them.")] = []
+    q: Text | UnsetType = UNSET
     page_size: PageSize = DEFAULT_PAGE
     page_token: PageToken | UnsetType = UNSET
 
@@ -48,6 +53,8 @@ class JobsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sandbox_id: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType = UNSET
     state: Annotated[list[JobState], Meta(description="Any of them.")] = []
     metadata: Pairs = []
+    kind: Literal["job", "exec"] | UnsetType = UNSET
+    q: Text | UnsetType = UNSET
     page_size: PageSize = DEFAULT_PAGE
     page_token: PageToken | UnsetType = UNSET
 

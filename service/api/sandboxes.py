@@ -28,6 +28,7 @@ async def list_(call: Call, query: SandboxesQuery) -> Response:
         call.tenant,
         metadata=pairs_of(query.metadata),
         states=set(query.state),
+        text=query.q or "",
         page_size=query.page_size,
         page_token=given(query.page_token),
         share=call.share,

@@ -182,15 +182,15 @@ class Calls:
 
     def jobs(
         self,
+        of: Mapping[str, str | None],
         *,
-        sandbox_id: str | None,
         metadata: Mapping[str, str] | None,
         states: list[str],
         page_size: int | None,
         token: str | None,
     ) -> Flow[JobPage]:
         """``GET /v1/exec-jobs``, one page."""
-        query = _listing({"sandbox_id": sandbox_id}, metadata, states, page_size, token)
+        query = _listing(of, metadata, states, page_size, token)
         return call(self.terms, self._get("/v1/exec-jobs", query), lambda answer: decoded(answer, JobPage))
 
     # Requests

@@ -17,7 +17,7 @@ from service import errors
 from service.core.model import identity
 from service.core.model.labels import RESERVED, is_reserved
 from service.core.model.states import ClaimState
-from service.messages import MAX_JOB_TIMEOUT, Job, JobState, Metadata, Reason, Resources, Sandbox, SandboxState
+from service.messages import MAX_JOB_TIMEOUT, Job, JobState, JobStep, Metadata, Reason, Resources, Sandbox, SandboxState
 from service.ports.engine import SandboxInfo
 from service.ports.store import Record
 
@@ -47,6 +47,21 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(cls, error: errors.OnceboxError) -> Failure:
         """What to keep of ``error``."""
         return cls(error.code, error.detail, error.retry_after, error.errors)
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """One step of a job's life: when, to which state of the claim, in which attempt, written by which replica."""
+
+    at: float
+    state: str
+    attempt: int = 1
+    replica: str = ""
+    """Empty: the one of the step before."""
+    reason: Reason | None = None
+
+
+FIRST_STEPS, LAST_STEPS = 4, 12
+"""Steps of a job that are kept."""
 
 
 class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -111,6 +126,8 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     output_complete: bool = False
     truncated: bool = False
     """exec: stdout or stderr was longer than what is kept."""
+    history: tuple[Step, ...] = ()
+    """Its first and its last steps."""
     printed: int = 0
     """exec: bytes of stdout and stderr together, kept or not."""
 
@@ -241,6 +258,26 @@ def job_fields(record: Record, body: JobBody, command: str | None = None) -> dic
         "finished_at": rfc3339(body.finished_at),
         "fenced": body.fenced,
     }
+
+
+def stepped(body: JobBody, at: float, state: ClaimState, attempt: int, replica: str) -> JobBody:
+    """``body`` with one more step."""
+    known = next((step.replica for step in reversed(body.history) if step.replica), "")
+    step = Step(round(at, 3), state.value, attempt, "" if replica == known else replica, body.reason)
+    steps = (*body.history, step)
+    if len(steps) > FIRST_STEPS + LAST_STEPS:
+        steps = steps[:FIRST_STEPS] + steps[-LAST_STEPS:]
+    return msgspec.structs.replace(body, history=steps)
+
+
+def history(body: JobBody) -> list[JobStep]:
+    """The steps as callers see them."""
+    shown, replica = [], ""
+    for step in body.history:
+        replica = step.replica or replica
+        at = rfc3339(step.at) or ""
+        shown.append(JobStep(at=at, state=step.state, attempt=step.attempt, replica=replica, reason=step.reason))
+    return shown
 
 
 def job_view(record: Record, command: str | None = None) -> Job:

@@ -151,9 +151,7 @@ async def test_an_entry_that_is_no_id_holds_up_no_other(core: Core, box: str, re
         id = await submit(core, box, "echo said")
         page, text = await follow(core, id)
         assert (page.exit_code, text) == (0, "said\n")
-        listed = await core.job_list.page(
-            "default", sandbox_id=None, states=set(), metadata={}, page_size=10, page_token=None
-        )
+        listed = await core.job_list.page("default", sandbox_id=None, page_size=10, page_token=None)
         assert [job.command_id for job in listed.items] == [id]
         await core.sweeper.round()
         assert client.zscore(chores, "cmd_x") is None, "what can never be done is dropped"
@@ -175,9 +173,7 @@ async def test_a_record_that_can_not_be_read_is_left_out_of_the_list__and_counte
         await follow(core, id)
     with redis_server.client() as client:
         client.set(keys.claim(ids[1]), raw)
-    page = await core.job_list.page(
-        "default", sandbox_id=None, states=set(), metadata={}, page_size=10, page_token=None
-    )
+    page = await core.job_list.page("default", sandbox_id=None, page_size=10, page_token=None)
     assert [job.command_id for job in page.items] == [ids[2], ids[0]]
     assert len(counted) == 1
     assert ids[1] in [row.command_id for row in await core.store.jobs(

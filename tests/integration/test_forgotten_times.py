@@ -36,9 +36,7 @@ async def test_a_job_that_is_found_by_its_fence_does_not_show_when_it_was_submit
     assert (page.state, text) == (JobState.EXITED, "said\n")
     assert page.submitted_at is None
     assert page.finished_at is not None
-    listed = await core.job_list.page(
-        "default", sandbox_id=box, states=set(), metadata={}, page_size=5, page_token=None
-    )
+    listed = await core.job_list.page("default", sandbox_id=box, page_size=5, page_token=None)
     assert [job.submitted_at for job in listed.items] == [None]
 
 

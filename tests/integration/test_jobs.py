@@ -8,6 +8,7 @@ import functools
 import random
 import secrets
 import shlex
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from service import errors
 from service.core.app import Core
 from service.core.jobs import pacing
+from service.core.jobs.listing import Wanted
 from service.core.jobs.read import Chunk
 from service.messages import CreateSandbox, Encoding, Exec, ExecJobOutput, JobState, Reason, SubmitJob
 from tests.integration.core_rig import Rig, eventually, execute, follow, submit
@@ -349,9 +351,7 @@ async def test_pages_of_jobs_neither_repeat_nor_skip_while_jobs_come(core: Core,
     seen: list[str] = []
     token = None
     while True:
-        page = await other.job_list.page(
-            "default", sandbox_id=box, states=set(), metadata={}, page_size=2, page_token=token
-        )
+        page = await other.job_list.page("default", sandbox_id=box, page_size=2, page_token=token)
         seen += [job.command_id for job in page.items]
         token = page.next_page_token
         if token is None:
@@ -365,16 +365,39 @@ async def test_jobs_are_listed_by_state_and_metadata(core: Core, box: str) -> No
     running = await submit(core, box, "sleep 60", metadata={"run": "b"})
     await follow(core, ended)
 
-    async def ids(states: set[JobState], metadata: dict[str, str]) -> list[str]:
+    done = await core.execs.run("default", Exec(sandbox_id=box, command="true", metadata={"run": "Up"}), None)
+
+    async def ids(**wanted: Any) -> list[str]:
         page = await core.job_list.page(
-            "default", sandbox_id=None, states=states, metadata=metadata, page_size=50, page_token=None
+            "default", sandbox_id=None, wanted=Wanted(**wanted), page_size=50, page_token=None
         )
         return [job.command_id for job in page.items]
 
-    assert await ids({JobState.EXITED}, {}) == [ended]
-    assert await ids({JobState.RUNNING, JobState.PENDING}, {}) == [running]
-    assert await ids(set(), {"run": "a"}) == [ended]
-    assert await ids(set(), {"run": "c"}) == []
+    executed = done.value.command_id
+    assert await ids(states=frozenset({JobState.EXITED})) == [executed, ended]
+    assert await ids(states=frozenset({JobState.RUNNING, JobState.PENDING})) == [running]
+    assert await ids(metadata={"run": "a"}) == [ended]
+    assert await ids(metadata={"run": "c"}) == []
+    assert await ids(kind="exec") == await ids(text="RUN=uP") == [executed]
+    assert await ids(kind="job") == [running, ended]
+    assert await ids(text="SLEEP 6") == await ids(text=running[8:]) == [running]
+    assert await ids(text=box) == [executed, running, ended]
+    assert await ids(text="nowhere") == []
+
+
+async def test_a_job_tells_what_happened_to_it(core: Core, box: str) -> None:
+    command_id = await submit(core, box, "sleep 0.2")
+    await follow(core, command_id)
+    page = (await core.jobs.get("default", command_id)).whole()
+
+    steps = page.history
+    assert [step.state for step in steps][:2] == ["dispatched", "accepted"]
+    assert steps[-1].state == "closed"
+    assert {step.replica for step in steps} == {core.ownership.owner}
+    assert all(step.attempt == 1 and step.reason is None for step in steps)
+    assert [step.at for step in steps] == sorted(step.at for step in steps)
+    assert page.submitted_at is not None
+    assert abs(datetime.fromisoformat(steps[0].at) - datetime.fromisoformat(page.submitted_at)).total_seconds() < 5
 
 
 # -- the pace

@@ -38,7 +38,7 @@ export function job(commandId, { signal }) {
 
 	async function output(seen, outputs, told) {
 		if (seen.kind === "exec") return exec(seen, outputs, told);
-		const streams = seen.stderr === "apart" ? ["stdout", "stderr"] : [null];
+		const streams = seen.streams === "apart" ? ["stdout", "stderr"] : [null];
 		const shown = streams.map((stream) => new Output(commandId, { stream, signal }));
 		fill(outputs, shown.map((one, at) => [streams[at] && h("h3", {}, streams[at]), one.element]));
 		return Promise.all(shown.map((one, at) => (over(seen) ? one.ended() : one.live(at ? () => {} : told))));

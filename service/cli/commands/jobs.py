@@ -178,6 +178,7 @@ Where an id does not fit the terminal its last characters are shown; every comma
 )
 @click.option("--sandbox", metavar="ID", help="Only the jobs of this sandbox.")
 @filter_options(JobState, limit=50)
+@click.option("--kind", type=click.Choice(["job", "exec"]), help="Only those of this kind.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the ids, whole.")
 @click.option("--watch", is_flag=True, help="Show them anew every two seconds, until Ctrl-C.")
 @json_option
@@ -186,6 +187,7 @@ def ps(
     states: tuple[str, ...],
     metadata: dict[str, str],
     limit: int,
+    kind: str | None,
     quiet: bool,
     watch: bool,
     as_json: bool,
@@ -196,7 +198,8 @@ def ps(
 
     async def find(client: AsyncClient) -> AsyncIterator[AsyncJob]:
         wanted = sandbox and await full_sandbox_id(client, sandbox)
-        async for job in client.jobs(sandbox_id=wanted, state=states or None, metadata=metadata or None):
+        found = client.jobs(sandbox_id=wanted, state=states or None, metadata=metadata or None, kind=kind)
+        async for job in found:
             yield job
 
     if watch:

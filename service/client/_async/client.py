@@ -160,6 +160,8 @@ class AsyncClient(ClientView):
         sandbox_id: str | None = None,
         state: str | JobState | Iterable[str | JobState] | None = None,
         metadata: Mapping[str, str] | None = None,
+        kind: str | None = None,
+        q: str | None = None,
         page_size: int | None = None,
     ) -> AsyncIterator[AsyncJob]:
         """All jobs that match, newest first, page by page; each has its ``info``.
@@ -168,15 +170,16 @@ class AsyncClient(ClientView):
             sandbox_id: those of this sandbox only.
             state: one of these.
             metadata: labels that all must match.
+            kind: ``job`` or ``exec``.
+            q: part of an id, of the command's first 256 characters, or of a label.
             page_size: items a request, at most 200.
         """
         states = words(state, "state")
+        of = {"sandbox_id": sandbox_id, "kind": kind, "q": q}
         token: str | None = None
         while True:
             page = await self._driver.run(
-                self._calls.jobs(
-                    sandbox_id=sandbox_id, metadata=metadata, states=states, page_size=page_size, token=token
-                )
+                self._calls.jobs(of, metadata=metadata, states=states, page_size=page_size, token=token)
             )
             for info in page.items:
                 yield AsyncJob(self._calls, self._driver, info.command_id, info)

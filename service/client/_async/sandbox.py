@@ -125,6 +125,7 @@ class AsyncSandbox(SandboxView):
         timeout: int | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> ExecResult:
         """Runs ``command`` and returns its result in one round trip. For commands of less than a minute.
@@ -137,13 +138,14 @@ class AsyncSandbox(SandboxView):
             timeout: seconds after which the command is killed, 1 to 7200; None: 60.
             cwd: the directory to start in.
             env: environment variables on top of the sandbox's.
+            metadata: labels to find it by, with ``client.jobs()``.
             idempotency_key: as in :meth:`submit`.
 
         Raises:
             OnceboxError: as in :meth:`submit`. A command that fails is a result, not an error.
         """
         read = await self._input(stdin, stdin_path)
-        body = {**self._body(command, timeout, cwd, env), "user": user, **read}
+        body = {**self._body(command, timeout, cwd, env, metadata), "user": user, **read}
         made = await self._driver.run(self._calls.exec(body, key=idempotency_key))
         return made.message
 

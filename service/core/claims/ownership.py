@@ -47,7 +47,8 @@ class Ownership:
         self._store = store
         self._board = board
         self._tasks = tasks
-        self._owner = owner
+        self.owner = owner
+        """This replica's name, as records have it."""
         self._lease = lease
         self._in_flight: dict[str, InFlight] = {}
         self._drained = False
@@ -68,7 +69,7 @@ class Ownership:
         return await self._store.claim(
             id,
             token=token,
-            owner=self._owner,
+            owner=self.owner,
             lease=self._lease,
             body=body,
             request=request,
@@ -78,7 +79,7 @@ class Ownership:
 
     async def take_over(self, seen: Record, token: str) -> tuple[bool, Record | None]:
         """Become the owner of what another one left before anything was sent; see ``Store.take_over``."""
-        return await self._store.take_over(seen, token=token, owner=self._owner, lease=self._lease)
+        return await self._store.take_over(seen, token=token, owner=self.owner, lease=self._lease)
 
     async def reopen(
         self,
@@ -94,7 +95,7 @@ class Ownership:
         return await self._store.reopen(
             seen,
             token=token,
-            owner=self._owner,
+            owner=self.owner,
             lease=self._lease,
             next_attempt=next_attempt,
             body=body,

@@ -128,9 +128,10 @@ class Dispatcher:
             failure=None,
             reason=None,
         )
-        may_send, record = await self._ownership.dispatch(mine, records.encode(body))
+        sending = self._ledger.dispatching(mine, body)
+        may_send, record = await self._ownership.dispatch(mine, records.encode(sending))
         if may_send and record is not None:
-            return msgspec.structs.replace(body, dispatched_at=record.now / 1000), record
+            return msgspec.structs.replace(sending, dispatched_at=record.now / 1000), record
         if record is not None and record.cancel and record.state is ClaimState.CLAIMED:
             record = await self._ledger.settle(mine, ClaimState.CLOSED, decisions.cancelled(body))
         return None, record

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from service.core import records
@@ -43,22 +45,31 @@ class Ledger:
         self._expiry = expiry
         self._telemetry = telemetry
         self._retention = retention
+        self._ahead = 0.0
+        """Seconds by which the store's clock is ahead of the monotonic one here, by its last answer."""
 
     # -- claims
 
     async def claim(self, id: str, token: str, body: JobBody, request: bytes, *, dispatched: bool) -> Claimed:
         """Make a job's claim where there is none."""
-        return await self._ownership.claim(
+        state = ClaimState.DISPATCHED if dispatched else ClaimState.CLAIMED
+        body = self._stepped(body, state, 1, at=body.dispatched_at or body.submitted_at)
+        made = await self._ownership.claim(
             id, token, records.encode(body), request=request, tenant=body.tenant, dispatched=dispatched
         )
+        self._note(made.record)
+        return made
 
     async def reopen(self, seen: Record, token: str, body: JobBody, request: bytes) -> tuple[bool, Record | None]:
         """Claim what failed, or met a void, for another try: of the same attempt only where it was refused."""
+        again = seen.state is not ClaimState.REFUSED
+        body = msgspec.structs.replace(body, history=records.job_body(seen).history)
+        body = self._stepped(body, ClaimState.CLAIMED, seen.attempt + again, seen=seen)
         return await self._ownership.reopen(
             seen,
             token,
             records.encode(body),
-            next_attempt=seen.state is not ClaimState.REFUSED,
+            next_attempt=again,
             request=request,
             tenant=body.tenant,
         )
@@ -84,6 +95,7 @@ class Ledger:
     async def settle(self, mine: Record, state: ClaimState, body: JobBody) -> Record | None:
         """The owner writes how its attempt went; tried for as long as the store is away."""
         await failpoints.reach(failpoints.BEFORE_SETTLE)
+        body = self._stepped(body, state, mine.attempt, seen=mine)
         record = await self._ownership.settle(
             mine,
             state,
@@ -106,7 +118,10 @@ class Ledger:
         """Write what was found; the record as it is now, whoever wrote it."""
         if change.settled is not None:
             self._telemetry.reconciled(change.settled)
+        self._note(seen)
         body = msgspec.structs.replace(change.body, looked_at=seen.now / 1000)
+        if change.state is not seen.state:
+            body = self._stepped(body, change.state, seen.attempt, seen=seen)
         done, now = await (self._advance if change.state.active else self._finish)(seen, change, body)
         if now is not None:
             self._ownership.tell(now, notify=change.notify or not done)
@@ -150,6 +165,8 @@ class Ledger:
                 return False, await self._cancel_abandoned(seen, body)
             told = "The replica at work ended before it sent anything."
             changed = decisions.unavailable(body, Reason.REPLICA_LOST, told)
+        after = ClaimState.REFUSED if seen.state is ClaimState.CLAIMED else ClaimState.UNKNOWN
+        changed = self._stepped(changed, after, seen.attempt, seen=seen)
         done, now = await self._store.abandon(seen, body=records.encode(changed), ttl=self._retention)
         if now is not None and not now.state.active:
             await self._ended(now, body)
@@ -160,6 +177,23 @@ class Ledger:
         if ours and now is not None:
             now = await self.settle(now, ClaimState.CLOSED, decisions.cancelled(body))
         return now or seen
+
+    def dispatching(self, mine: Record, body: JobBody) -> JobBody:
+        """The body of a claim that is to be dispatched."""
+        return self._stepped(body, ClaimState.DISPATCHED, mine.attempt, seen=mine)
+
+    # -- steps
+
+    def _stepped(
+        self, body: JobBody, state: ClaimState, attempt: int, *, seen: Record | None = None, at: float | None = None
+    ) -> JobBody:
+        """``body`` with this step, now or ``at``; the store's time is reckoned, not asked for."""
+        least = 0.0 if seen is None else seen.now / 1000
+        now = max(least, time.monotonic() + self._ahead) if at is None else at
+        return records.stepped(body, now, state, attempt, self._ownership.owner)
+
+    def _note(self, record: Record) -> None:
+        self._ahead = record.now / 1000 - time.monotonic()
 
     async def _ended(self, record: Record, body: JobBody, *, count: bool = True) -> None:
         """Nothing of the job holds anything any more."""

@@ -6,11 +6,14 @@ import logging
 import re
 from collections.abc import Mapping
 
+import msgspec
+
 from service import errors
 from service.core import records
 from service.core.limits.room import ROW, UNBOUNDED, Share
 from service.core.model import tokens, validation
-from service.core.model.labels import matches
+from service.core.model.labels import has_text, matches, pairs
+from service.core.records import JobBody
 from service.core.telemetry import Telemetry
 from service.messages import Job, JobPage, JobState
 from service.ports.store import JobRow, Record, Store, Unreadable
@@ -25,6 +28,30 @@ LOOKED_AT = 1000
 _TOKEN = re.compile(r"([0-9]{1,16}) (cmd_[A-Za-z0-9_-]+)")
 
 
+class Wanted(msgspec.Struct, frozen=True):
+    """What a list is filtered by; nothing that is empty counts."""
+
+    states: frozenset[JobState] = frozenset()
+    metadata: Mapping[str, str] = {}
+    kind: str | None = None
+    text: str = ""
+    """Part of a job's id, command, sandbox or metadata, in any letter case."""
+
+    @property
+    def all(self) -> bool:
+        """There is no filter."""
+        return not (self.states or self.metadata or self.kind or self.text)
+
+    def matches(self, record: Record, body: JobBody) -> bool:
+        """Whether a job is to be shown."""
+        return (
+            (not self.states or records.job_state(record, body) in self.states)
+            and matches(body.metadata, self.metadata)
+            and self.kind in (None, body.kind)
+            and has_text(self.text, record.id, body.command, body.sandbox_id, *pairs(body.metadata))
+        )
+
+
 class JobList:
     """Lists jobs."""
 
@@ -37,8 +64,7 @@ class JobList:
         tenant: str,
         *,
         sandbox_id: str | None,
-        states: set[JobState],
-        metadata: Mapping[str, str],
+        wanted: Wanted = Wanted(),
         page_size: int,
         page_token: str | None,
         share: Share = UNBOUNDED,
@@ -47,11 +73,11 @@ class JobList:
 
         Raises ``RateLimited`` where ``share`` finds no room.
         """
-        metadata = validation.metadata_filter(metadata)
+        wanted = msgspec.structs.replace(wanted, metadata=validation.metadata_filter(wanted.metadata))
         before = _parse_token(page_token)
         items: list[Job] = []
         looked = 0
-        at_once = LIST_READ if states or metadata else min(page_size, LIST_READ)
+        at_once = min(page_size, LIST_READ) if wanted.all else LIST_READ
         await share.hold((at_once + page_size) * ROW)
         while True:
             rows = await self._store.jobs(
@@ -60,7 +86,7 @@ class JobList:
             for row, record in zip(rows, await self._store.get_readable([row.command_id for row in rows]), strict=True):
                 before = row
                 looked += 1
-                if (job := self._listed(record, tenant, states, metadata)) is not None:
+                if (job := self._listed(record, tenant, wanted)) is not None:
                     items.append(job)
                     if len(items) == page_size:
                         return JobPage(items=items, next_page_token=_token(row))
@@ -71,27 +97,19 @@ class JobList:
             if looked >= LOOKED_AT and before is not None:
                 return JobPage(items=items, next_page_token=_token(before))
 
-    def _listed(
-        self, record: Record | Unreadable | None, tenant: str, states: set[JobState], metadata: Mapping[str, str]
-    ) -> Job | None:
+    def _listed(self, record: Record | Unreadable | None, tenant: str, wanted: Wanted) -> Job | None:
         """The job as a list shows it; None: it is not to be shown. One that can't be read is left out, and counted."""
         if record is None:
             return None
         try:
             if not isinstance(record, Unreadable):
-                return records.job_view(record) if _wanted(record, tenant, states, metadata) else None
+                body = records.job_body(record)
+                return records.job_view(record) if body.tenant == tenant and wanted.matches(record, body) else None
         except errors.StoreUnavailable:
             pass
         log.warning("job %s is left out of a list: its record can't be read", record.id)
         self._telemetry.unreadable()
         return None
-
-
-def _wanted(record: Record, tenant: str, states: set[JobState], metadata: Mapping[str, str]) -> bool:
-    body = records.job_body(record)
-    if body.tenant != tenant or (states and records.job_state(record, body) not in states):
-        return False
-    return matches(body.metadata, metadata)
 
 
 def _token(row: JobRow) -> str:

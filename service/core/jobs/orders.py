@@ -85,7 +85,7 @@ class Orders:
     async def take(self, tenant: str, request: SubmitJob | Exec, key: str | None) -> Order:
         """Check a request, and that its sandbox is this tenant's. Raises ``InvalidRequest``, ``SandboxNotFound``."""
         kind = "exec" if isinstance(request, Exec) else "job"
-        labels = validation.metadata(request.metadata) if isinstance(request, SubmitJob) else {}
+        labels = validation.metadata(request.metadata)
         stdin = validation.stdin(request.stdin, request.stdin_encoding, request.stdin_path)
         submission = _submission(request, stdin)
         meaning = {**msgspec.to_builtins(request), "kind": kind}

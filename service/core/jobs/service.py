@@ -179,6 +179,7 @@ class Jobs:
         over = chunk.last and after >= chunk.end
         job = JobOutput(
             **records.job_fields(record, body),  # type: ignore[arg-type]
+            history=records.history(body),
             encoding=encoding,
             cursor=None if over else Cursor(after, state.value, wanted.stream).encode(),
             replace=chunk.replace,
@@ -196,6 +197,7 @@ class Jobs:
         state = records.job_state(record, body)
         return ExecJobOutput(
             **records.job_fields(record, body),  # type: ignore[arg-type]
+            history=records.history(body),
             stdout=cursors.text_of(streams.get("stdout", b""), encoding, final=True)[0],
             stderr=cursors.text_of(streams.get("stderr", b""), encoding, final=True)[0],
             encoding=encoding,

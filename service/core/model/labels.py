@@ -16,3 +16,14 @@ RESERVED = "oncebox.io/"
 def is_reserved(key: str) -> bool:
     """A metadata key that only the server writes, in any letter case or encoding."""
     return key.strip().casefold().startswith(RESERVED)
+
+
+def pairs(metadata: Mapping[str, str]) -> list[str]:
+    """Each as ``name=value``."""
+    return [f"{name}={value}" for name, value in metadata.items()]
+
+
+def has_text(wanted: str, *texts: str | None) -> bool:
+    """One of the texts has this in it, in any letter case."""
+    folded = wanted.casefold()
+    return not folded or any(folded in text.casefold() for text in texts if text)

@@ -16,7 +16,7 @@ from service import errors
 from service.core import records
 from service.core.limits.room import ROW, UNBOUNDED, Share
 from service.core.model import labels, tokens, validation
-from service.core.model.labels import matches
+from service.core.model.labels import has_text, matches, pairs
 from service.core.problems import refusal
 from service.core.telemetry import Telemetry
 from service.messages import Sandbox, SandboxPage, SandboxState
@@ -57,6 +57,7 @@ class SandboxList:
         states: set[SandboxState],
         page_size: int,
         page_token: str | None,
+        text: str = "",
         share: Share = UNBOUNDED,
     ) -> SandboxPage:
         """A tenant's sandboxes, newest first. A page may be short, or empty with a token.
@@ -93,7 +94,8 @@ class SandboxList:
                 first = page
             page += 1
         shown = [info for info, _ in found[:page_size] if not states or info.state in states]
-        items = [item for info in shown if (item := await self._view(tenant, info)) is not None]
+        views = [view for info in shown if (view := await self._view(tenant, info)) is not None]
+        items = [view for view in views if has_text(text, view.sandbox_id, view.image, *pairs(view.metadata))]
         if len(found) > page_size:
             return SandboxPage(items=items, next_page_token=_token(found[page_size - 1][1]))
         if more and after is not None:

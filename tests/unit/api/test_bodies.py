@@ -38,7 +38,7 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("/v1/exec-jobs", {**OK, "cwd": ""}, "cwd"),
     ("/v1/exec", {**OK, "timeout": 7_201}, "timeout"),
     ("/v1/exec", {**OK, "encoding": "latin1"}, "encoding"),
-    ("/v1/exec", {**OK, "metadata": {}}, "metadata"),
+    ("/v1/exec", {**OK, "metadata": []}, "metadata"),
     ("/v1/sandboxes", {"timeout": 59}, "timeout"),
     ("/v1/sandboxes", {"timeout": 86_401}, "timeout"),
     ("/v1/sandboxes", {"wait_ready": 121}, "wait_ready"),

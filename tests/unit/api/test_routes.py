@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from service.core.jobs.listing import Wanted
 from service.messages import CreateSandbox, Encoding, Exec, JobState, SandboxState, SubmitJob
 from tests.unit.api.fakes import FakeCore, ask, post
 
@@ -59,16 +60,17 @@ async def test_parameters_of_a_job_have_their_defaults_and_reach_the_core() -> N
 
 async def test_lists_are_filtered_by_all_metadata_and_any_state() -> None:
     core = FakeCore()
-    query = "metadata=a=1&metadata=b=x%3Dy&state=running&state=paused&page_size=200&page_token=t"
+    query = "metadata=a=1&metadata=b=x%3Dy&state=running&state=paused&q=py&page_size=200&page_token=t"
     await ask(core.app(), "GET", f"/v1/sandboxes?{query}")
     assert core.asked == {
         "tenant": "default", "metadata": {"a": "1", "b": "x=y"},
         "states": {SandboxState.RUNNING, SandboxState.PAUSED}, "page_size": 200, "page_token": "t",
+        "text": "py",
     }  # fmt: skip
-    await ask(core.app(), "GET", "/v1/exec-jobs?sandbox_id=sb&state=timed_out&metadata=a=")
+    await ask(core.app(), "GET", "/v1/exec-jobs?sandbox_id=sb&state=timed_out&metadata=a=&kind=exec&q=make")
+    wanted = Wanted(states=frozenset({JobState.TIMED_OUT}), metadata={"a": ""}, kind="exec", text="make")
     assert core.asked == {
-        "tenant": "default", "metadata": {"a": ""}, "states": {JobState.TIMED_OUT}, "page_size": 50,
-        "page_token": None, "sandbox_id": "sb",
+        "tenant": "default", "wanted": wanted, "page_size": 50, "page_token": None, "sandbox_id": "sb",
     }  # fmt: skip
 
 
@@ -88,6 +90,8 @@ WRONG = [
     ("/v1/sandboxes/sb?full=true", "full"),
     ("/v1/exec-jobs?sandbox_id=a&sandbox_id=b", "sandbox_id"),
     ("/v1/exec-jobs?state=terminated", "state"),
+    ("/v1/exec-jobs?kind=sandbox", "kind"),
+    ("/v1/exec-jobs?q=" + "x" * 257, "q"),
     ("/v1/exec-jobs/cmd_x?wait=31", "wait"),
     ("/v1/exec-jobs/cmd_x?wait=-1", "wait"),
     ("/v1/exec-jobs/cmd_x?wait=nan", "wait"),

@@ -86,10 +86,10 @@ def test_cancel_says_whether_it_was_over(job: FakeJob, oncebox: Invoke) -> None:
 
 
 def test_ps_lists_jobs(fake: FakeService, job: FakeJob, oncebox: Invoke) -> None:
-    result = oncebox("ps", "--state", "running", "--sandbox", "sb", "--metadata", "a=b")
+    result = oncebox("ps", "--state", "running", "--sandbox", "sb", "--metadata", "a=b", "--kind", "exec")
 
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["JOB", COMMAND_ID, OTHER_ID]
-    assert fake.asked == [{"sandbox_id": "sb", "state": ("running",), "metadata": {"a": "b"}}]
+    assert fake.asked == [{"sandbox_id": "sb", "state": ("running",), "metadata": {"a": "b"}, "kind": "exec"}]
 
 
 def test_ps_as_json_is_a_list_of_jobs(job: FakeJob, oncebox: Invoke) -> None:

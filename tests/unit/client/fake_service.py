@@ -231,7 +231,7 @@ class FakeService:
                 return self._exec(sent, headers, now)
             case ("GET", "v1", "exec-jobs"):
                 jobs = [job.message(now) for job in reversed(self.jobs.values())]
-                return self._list(jobs, query, {"metadata", "state", "sandbox_id"})
+                return self._list(jobs, query, {"metadata", "state", "sandbox_id", "kind", "q"})
             case ("GET", "v1", "exec-jobs", command_id):
                 return self._read(self._job(command_id), query, now)
             case ("DELETE", "v1", "exec-jobs", command_id):
@@ -441,6 +441,8 @@ class FakeService:
             if (not states or item["state"] in states)
             and all(item["metadata"].get(name) == value for name, value in labels)
             and asked.get("sandbox_id", item["sandbox_id"]) == item["sandbox_id"]
+            and asked.get("kind", item.get("kind")) == item.get("kind")
+            and asked.get("q", "").casefold() in " ".join(map(str, item.values())).casefold()
         ]
         first = int(asked.get("page_token", 0))
         size = min(int(asked.get("page_size", self.page)), self.page)

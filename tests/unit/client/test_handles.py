@@ -158,6 +158,8 @@ def test_lists_ask_for_page_after_page() -> None:
     assert one.info is not None
     assert one.info.command == "make"
     assert list(client.jobs(state="lost")) == []
+    assert [job.info.kind for job in client.jobs(kind="exec") if job.info] == []
+    assert len(list(client.jobs(kind="job", q="MAK"))) == 5
     assert service.page == 2
 
 
