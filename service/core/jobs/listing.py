@@ -38,7 +38,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """Part of a job's id, command, sandbox or metadata, in any letter case."""
 
     @property
-    def all(self) -> bool:
+    def empty(self) -> bool:
         """There is no filter."""
         return not (self.states or self.metadata or self.kind or self.text)
 
@@ -50,6 +50,9 @@ class Wanted(msgspec.Struct, frozen=True):
             and self.kind in (None, body.kind)
             and has_text(self.text, record.id, body.command, body.sandbox_id, *pairs(body.metadata))
         )
+
+
+ALL = Wanted()
 
 
 class JobList:
@@ -64,7 +67,7 @@ class JobList:
         tenant: str,
         *,
         sandbox_id: str | None,
-        wanted: Wanted = Wanted(),
+        wanted: Wanted = ALL,
         page_size: int,
         page_token: str | None,
         share: Share = UNBOUNDED,
@@ -77,7 +80,7 @@ class JobList:
         before = _parse_token(page_token)
         items: list[Job] = []
         looked = 0
-        at_once = min(page_size, LIST_READ) if wanted.all else LIST_READ
+        at_once = min(page_size, LIST_READ) if wanted.empty else LIST_READ
         await share.hold((at_once + page_size) * ROW)
         while True:
             rows = await self._store.jobs(
