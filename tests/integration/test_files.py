@@ -231,9 +231,7 @@ async def _says(files: Files, command: str, text: str) -> bool:
 
 async def test_an_archive_goes_in_as_a_job_and_comes_out(files: Files) -> None:
     assert await files.unpack("d", archive("a", "b/c")) == Unpacked(files=2, bytes=10)
-    page = await files.core.job_list.page(
-        TENANT, sandbox_id=files.sandbox_id, states=set(), metadata={}, page_size=10, page_token=None
-    )
+    page = await files.core.job_list.page(TENANT, sandbox_id=files.sandbox_id, page_size=10, page_token=None)
     assert [job.command[:17] for job in page.items] == [": oncebox unpacks"]
     with tarfile.open(fileobj=io.BytesIO(await files.pack("d"))) as tar:
         assert sorted(tar.getnames()) == [".", "./a", "./b", "./b/c"]
