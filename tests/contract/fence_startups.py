@@ -157,7 +157,7 @@ def here(start: Start, directory: str) -> dict[str, str]:
 def prepare(place: Place, start: Start, directory: str) -> None:
     """Make what the environment names."""
     profile = start.profile.replace(HERE, directory).replace("'", "'\\''")
-    place.own(f"mkdir -p {directory}; printf '%s\\n' '{profile}' >{directory}/profile")
+    place.own(f"mkdir -p {directory}; chmod 777 {directory}; printf '%s\\n' '{profile}' >{directory}/profile")
 
 
 def outcome(place: Place, text: str, env: dict[str, str], directory: str) -> Outcome:

@@ -147,7 +147,7 @@ def test_it_is_done_with_the_rights_of_a_user(place: Place) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     for directory in place.root, place.work, *place.root.parents:
-        directory.chmod(0o755)
+        directory.chmod(directory.stat().st_mode & 0o7777 | 0o055)  # `/tmp` stays everybody's
     place.fences.chmod(0o1777)
     (place.work / "theirs").mkdir()
     os.chown(place.work / "theirs", NOBODY, NOBODY)

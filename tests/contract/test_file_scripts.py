@@ -240,7 +240,7 @@ def test_the_fence_directory_is_no_place_for_files(place: Place) -> None:
 
 def test_it_is_done_with_the_rights_of_a_user(place: Place, root: None) -> None:
     for directory in place.root, place.work, place.fences, *place.root.parents:
-        directory.chmod(0o755)
+        directory.chmod(directory.stat().st_mode & 0o7777 | 0o055)  # `/tmp` stays everybody's
     place.fences.chmod(0o1777)
     (place.work / "theirs").mkdir()
     os.chown(place.work / "theirs", NOBODY, NOBODY)

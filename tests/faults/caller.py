@@ -11,6 +11,7 @@ from typing import Any, Self
 import aiohttp
 
 from service.messages import JobState
+from tests.faults.inputs import submission
 
 RETRIED = {409, 429, 502, 503}
 """Statuses that the contract calls passing, each with `retryable`."""
@@ -92,7 +93,7 @@ class Caller:
         patience: float | None = None,
     ) -> Answer:
         """One `POST /v1/exec-jobs`."""
-        job = {"sandbox_id": sandbox_id, "command": command, "timeout": timeout}
+        job = submission(sandbox_id, command, timeout)
         return await self.send("POST", f"{url}/v1/exec-jobs", json=job, key=key, patience=patience)
 
     async def submit_until_answered(

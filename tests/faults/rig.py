@@ -26,6 +26,7 @@ from typing import Any, Self
 
 from service.store import keys
 from tests.faults.caller import Caller
+from tests.faults.inputs import expecting, remember
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import ManagedProcess, Spawner
 from tests.support.redis_server import Option, RedisServer
@@ -271,8 +272,12 @@ class Rig:
         return "/workspace" if self.engine.private else str(self.directory)
 
     def command(self, mark: str, *, exit_code: int = 7, then: str = "") -> str:
-        """A command that notes its mark in the ledger, runs `then`, prints `out-<mark>`, and exits with the code."""
-        return f"echo {mark} >> {shlex.quote(f'{self.place}/ledger')}; {then or ':'}; echo out-{mark}; exit {exit_code}"
+        """A command that notes its mark in the ledger, runs `then`, prints `out-<mark>` where it was given what goes
+        with its mark to read (`tests.faults.inputs`), and exits with the code.
+        """
+        read, given = expecting(mark)
+        ledger = shlex.quote(f"{self.place}/ledger")
+        return remember(f"echo {mark} >> {ledger}; {then or ':'}; {read} && echo out-{mark}; exit {exit_code}", given)
 
     def runs(self) -> Counter[str]:
         """What was executed: how often each mark was written."""

@@ -6,6 +6,7 @@ import socket
 import struct
 from typing import Any
 
+from tests.faults.inputs import submission
 from tests.faults.rig import OWNER, Replica, Rig
 from tests.faults.tally import Tally, tries
 from tests.support.ports import LOOPBACK
@@ -16,7 +17,7 @@ REPLY_BYTES = 1100
 
 def job_bytes(rig: Rig, sandbox_id: str, mark: str) -> bytes:
     """The whole submission of a mark, which is its key as well."""
-    body: dict[str, object] = {"sandbox_id": sandbox_id, "command": rig.command(mark), "timeout": 60}
+    body = submission(sandbox_id, rig.command(mark), 60)
     return request_bytes("/v1/exec-jobs", body, mark)
 
 
