@@ -139,7 +139,7 @@ class Core:
             telemetry,
             claim_wait=settings.claim_wait,
         )
-        orders = Orders(store, access)
+        orders = Orders(store, access, retention=settings.retention)
         most = min(2 * ESCAPED * keep, room.capacity // 4)
         self.reader = reader = Reader(store, engine, liveness, tasks, most=most)
         self.jobs = Jobs(store, orders, submitter, ledger, restorer, polls, poller, watches, reader, stopping)

@@ -201,6 +201,17 @@ def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
         ) from error
 
 
+CLOCKS = 60.0
+"""Seconds by which the engine's clock and the store's may differ."""
+
+
+def all_is_known(sandbox: SandboxRecord, now: float, *, retention: float) -> bool:
+    """Whether the store has all that ever happened in a sandbox: it knows it from its start, and that is not so long
+    ago that a job's record may have ended. ``now`` in Unix seconds.
+    """
+    return not sandbox.found and now < (sandbox.created_at or 0.0) + retention - CLOCKS
+
+
 @functools.lru_cache(maxsize=4096)  # those of a job, in each answer about it
 def rfc3339(seconds: float | None) -> str | None:
     """Unix seconds as RFC 3339 in UTC with milliseconds."""

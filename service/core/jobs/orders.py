@@ -8,6 +8,7 @@ import hashlib
 import msgspec
 
 from service import errors
+from service.core import records
 from service.core.fence.protocol import reserved
 from service.core.model import identity, validation
 from service.core.records import JobBody, SandboxRecord
@@ -64,6 +65,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: SandboxRecord
     seen: Record | None
     """What stood under the key when the request came."""
+    all_is_known: bool
+    """The store has all that ever happened in the sandbox."""
     own: set[str] = msgspec.field(default_factory=set)
     """Tokens of this request's claims whose command can be no other request's."""
 
@@ -72,15 +75,16 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         """No other request can have had its key: it was made for this one, or this Redis has all that ever happened in
         the sandbox, and no claim of the key.
         """
-        return not self.keyed or (self.seen is None and not self.sandbox.found)
+        return not self.keyed or (self.seen is None and self.all_is_known)
 
 
 class Orders:
-    """Takes orders."""
+    """Takes orders. ``retention``: seconds for which a job's record is kept after its end."""
 
-    def __init__(self, store: Store, access: Access) -> None:
+    def __init__(self, store: Store, access: Access, *, retention: float) -> None:
         self._store = store
         self._access = access
+        self._retention = retention
 
     async def take(self, tenant: str, request: SubmitJob | Exec, key: str | None) -> Order:
         """Check a request, and that its sandbox is this tenant's. Raises ``InvalidRequest``, ``SandboxNotFound``."""
@@ -95,6 +99,7 @@ class Orders:
             meaning["metadata"] = labels
         known_key = key or identity.MadeKey(identity.random_token())
         digest = identity.job_digest(tenant, request.sandbox_id, known_key)
+        now = await self._store.now() / 1000
         body = JobBody(
             tenant=tenant,
             sandbox_id=request.sandbox_id,
@@ -104,7 +109,7 @@ class Orders:
             timeout=request.timeout or (EXEC_TIMEOUT if kind == "exec" else JOB_TIMEOUT),
             metadata=labels,
             apart=submission.apart,
-            submitted_at=await self._store.now() / 1000,
+            submitted_at=now,
         )
         command_id = identity.command_id(request.sandbox_id, identity.job_ref(digest))
         keyed = not isinstance(known_key, identity.MadeKey)
@@ -123,6 +128,7 @@ class Orders:
             body=body,
             sandbox=sandbox,
             seen=seen,
+            all_is_known=records.all_is_known(sandbox, now, retention=self._retention),
         )
 
 

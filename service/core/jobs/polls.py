@@ -158,7 +158,7 @@ class Polls:
             return record
         if record.state is ClaimState.UNKNOWN:
             await self.poll(mine.id)
-        elif records.job_body(record).kind == "exec":
+        elif record.state is ClaimState.ACCEPTED and records.job_body(record).kind == "exec":
             return await self._poll_on(mine.id, END_POLLS) or record
         elif record.state is ClaimState.ACCEPTED:
             self.poll_soon(mine.id, record)

@@ -128,10 +128,11 @@ async def world() -> AsyncIterator[World]:
     await store.close()
 
 
-def order(*, keyed: bool = True, found: bool = False, seen: Record | None = None, fingerprint: str = "f") -> Order:
+def order(*, keyed: bool = True, known: bool = True, seen: Record | None = None, fingerprint: str = "f") -> Order:
     return Order(
         command_id=ID, key="key", keyed=keyed, submission=Submission(command="x"), stdin=None, seen=seen,
-        body=msgspec.structs.replace(FRESH, fingerprint=fingerprint), sandbox=SandboxRecord(tenant="t", found=found),
+        body=msgspec.structs.replace(FRESH, fingerprint=fingerprint), sandbox=SandboxRecord(tenant="t"),
+        all_is_known=known,
     )  # fmt: skip
 
 
@@ -142,10 +143,10 @@ BEGUN: dict[str, tuple[Order, Prepared | EngineError, tuple[S, int, bool], str]]
         order(), Unclear("silent"), (S.CLAIMED, 1, True), "prepare, first",
     ),
     "where another's run stands, nothing is dispatched": (
-        order(found=True), ANOTHERS, (S.CLAIMED, 1, True), "prepare",
+        order(known=False), ANOTHERS, (S.CLAIMED, 1, True), "prepare",
     ),
     "a key made for the request is the first": (
-        order(keyed=False, found=True), MARKED, (S.DISPATCHED, 1, True), "prepare, first",
+        order(keyed=False, known=False), MARKED, (S.DISPATCHED, 1, True), "prepare, first",
     ),
 }  # fmt: skip
 
