@@ -12,7 +12,7 @@ from service.cli.output.terminal import say
 if TYPE_CHECKING:
     from service.cli.output.progress import Progress
     from service.client import AsyncJob
-    from service.messages import Job
+    from service.messages import Job, Stream
 
 MOST_LINES = 1_000_000
 """Last lines that can be asked for."""
@@ -80,11 +80,20 @@ def _encoded(chunk: bytes) -> dict[str, str]:
 
 
 async def follow(
-    job: AsyncJob, printer: Printer, progress: Progress, *, cursor: str | None = None, until_over: bool = True
+    job: AsyncJob,
+    printer: Printer,
+    progress: Progress,
+    *,
+    stream: Stream | None = None,
+    cursor: str | None = None,
+    until_over: bool = True,
 ) -> Job:
-    """Show the job's output, from ``cursor`` or its start, to its end or to where it is now; then the job."""
+    """Show the job's output, from ``cursor`` or its start, to its end or to where it is now; then the job.
+
+    ``stream``: which, where they are apart.
+    """
     progress.state = lambda: job.state.value if job.state else "following"
-    async for chunk in job.stream_bytes(cursor=cursor, follow=until_over):
+    async for chunk in job.stream_bytes(stream, cursor=cursor, follow=until_over):
         await printer.output(chunk)
     assert job.info is not None, "followed to its end"
     if until_over:
@@ -96,11 +105,13 @@ async def follow(
     return job.info
 
 
-async def show_tail(job: AsyncJob, lines: int, printer: Printer, progress: Progress) -> str | None:
+async def show_tail(
+    job: AsyncJob, lines: int, printer: Printer, progress: Progress, *, stream: Stream | None = None
+) -> str | None:
     """Show the last lines of what is there now; the cursor after them."""
     progress.state = lambda: "reading"
     last = LastLines(lines)
-    async for chunk in job.stream_bytes(follow=False):
+    async for chunk in job.stream_bytes(stream, follow=False):
         last.add(chunk)
     await printer.output(last.text())
     if last.cut:

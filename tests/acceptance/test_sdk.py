@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from service.client import AsyncClient, Client, CommandFailed, JobState
+from service.client import AsyncClient, Client, JobState, OutputTooLarge
 from service.server.embedded import embedded
 from service.settings import Settings
 
@@ -22,16 +25,39 @@ async def client() -> AsyncIterator[AsyncClient]:
         yield client
 
 
-async def test_a_result_whose_output_is_cut_says_by_how_much(client: AsyncClient) -> None:
+async def test_run_has_all_that_was_printed_at_every_timeout(client: AsyncClient) -> None:
     async with await client.create_sandbox(wait_ready=60) as box:
-        cut = await box.run("seq 1 100000")
-        assert (cut.exit_code, cut.truncated, cut.ok) == (0, True, False)
-        assert cut.skipped_bytes == len(PRINTED) - len(cut.output) > 0
-        assert PRINTED.endswith(cut.output)
-        with pytest.raises(CommandFailed, match=f"{cut.skipped_bytes:,} bytes of its output are no longer kept"):
-            await box.run("seq 1 100000", check=True)
-        whole = await box.run("seq 1 100000", timeout=61, check=True)
-        assert (whole.output, whole.truncated) == (PRINTED, False)
+        for timeout in (None, 60, 61):
+            whole = await box.run("seq 1 100000; seq 1 100000 >&2", timeout=timeout, check=True)
+            assert (whole.stdout, whole.stderr, whole.truncated) == (PRINTED, PRINTED, False)
+        with pytest.raises(OutputTooLarge) as caught:
+            await box.run("seq 1 100000", max_output=len(PRINTED) - 1)
+        assert "".join([text async for text in caught.value.job.stream("stdout")]) == PRINTED
+        kept = await box.exec("seq 1 100000")
+        assert kept.truncated
+        assert PRINTED.endswith(kept.stdout)
+
+
+async def test_a_command_reads_64_mib_and_a_rerun_with_the_key_is_the_same_request(
+    client: AsyncClient, tmp_path: Path
+) -> None:
+    size = 64 * 1024 * 1024
+    found = hashlib.sha256()
+    with (tmp_path / "input").open("wb") as file:
+        for number in range(size // 4096):
+            piece = b"%08d" % number * 512
+            file.write(piece)
+            found.update(piece)
+    async with await client.create_sandbox(wait_ready=60) as box:
+        jobs = []
+        for _ in range(2):
+            with (tmp_path / "input").open("rb") as file:
+                jobs.append(await box.submit(["sha256sum"], stdin=file, idempotency_key="read-it"))
+        job, again = jobs
+        assert (job.replayed, again.replayed, again.id) == (False, True, job.id)
+        assert (await job.result(check=True)).output == f"{found.hexdigest()}  -\n"
+        done = await box.run("id -u; cat", stdin=b"\xff\0", user=str(os.geteuid()))
+        assert (done.exit_code, done.stdout) == (0, f"{os.geteuid()}\n\ufffd\0")
 
 
 async def test_looks_in_a_loop_give_each_byte_once(client: AsyncClient) -> None:

@@ -39,7 +39,9 @@ class FakeJob:
     def state(self) -> JobState | None:
         return self.info.state if self.info else None
 
-    async def stream_bytes(self, *, cursor: str | None = None, follow: bool = True) -> AsyncIterator[bytes]:
+    async def stream_bytes(
+        self, stream: str | None = None, *, cursor: str | None = None, follow: bool = True
+    ) -> AsyncIterator[bytes]:
         self.cursor = cursor
         assert self.info is not None
         self.info = msgspec.structs.replace(self.info, state=JobState.RUNNING)
