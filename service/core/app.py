@@ -52,7 +52,7 @@ from service.core.sandboxes.liveness import Liveness
 from service.core.sandboxes.records import SandboxRecords
 from service.core.sandboxes.service import Sandboxes
 from service.core.sweep import Sweeper
-from service.core.telemetry import NullTelemetry, Telemetry
+from service.core.telemetry import Telemetry
 from service.ports.engine import Engine
 from service.ports.store import Store
 from service.settings import Settings
@@ -76,7 +76,7 @@ class Core:
         self.engine = engine
         self.settings = settings
         self.policy = policy = policy or OneTenant()
-        self.telemetry = telemetry = telemetry or NullTelemetry()
+        self.telemetry = telemetry = telemetry or Telemetry()
         self.stopping = stopping = asyncio.Event()
         keep, secret = settings.record_output, settings.secret
         mounts = [mount for _, mount in settings.workspace_dirs]

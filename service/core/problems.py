@@ -1,4 +1,4 @@
-"""What a failed engine call means to a caller. `docs/concepts.md` has the table."""
+"""What a failed engine call means to a caller. `docs/reference/problems.md` lists them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal
 
 from service.ports.engine import LossCause
 
@@ -16,73 +16,33 @@ Hop = Literal["direct", "proxy", "caller"]
 our caller and us."""
 
 
-class Telemetry(Protocol):
-    """Counts and times of one replica."""
+class Telemetry:
+    """Counts and times of one replica. This one keeps none: who wants some overrides what it wants."""
 
     def claim(self, kind: Kind, outcome: ClaimOutcome) -> None:
         """A request met a claim."""
-        ...
 
     def unknown(self, kind: Kind) -> None:
         """The engine's answer to a dispatch was lost."""
-        ...
 
     def reconciled(self, outcome: Settled) -> None:
         """An unknown or provisional submission was looked into."""
-        ...
 
     def stream_lost(self, hop: Hop, cause: LossCause, age: float, silence: float) -> None:
         """An engine's stream ended without its end: seconds since it began, and since its last event (heartbeats are
         events too)."""
-        ...
 
     def look(self, lag: float) -> None:
         """A look that was due ``lag`` seconds ago began."""
-        ...
 
     def ended(self, kind: Kind, state: str) -> None:
         """A job reached its final record, or failed."""
-        ...
 
     def active(self, count: int) -> None:
         """So many jobs are followed, over all replicas."""
-        ...
 
     def restarted(self, loop: str) -> None:
         """A loop of the replica ended with an error, and was started again: one of ``LOOPS``."""
-        ...
 
     def unreadable(self) -> None:
         """A record can't be read, and was left out: of a list, of a sweep."""
-        ...
-
-
-class NullTelemetry:
-    """Tells nobody."""
-
-    def claim(self, kind: Kind, outcome: ClaimOutcome) -> None:
-        """Nothing."""
-
-    def unknown(self, kind: Kind) -> None:
-        """Nothing."""
-
-    def reconciled(self, outcome: Settled) -> None:
-        """Nothing."""
-
-    def stream_lost(self, hop: Hop, cause: LossCause, age: float, silence: float) -> None:
-        """Nothing."""
-
-    def look(self, lag: float) -> None:
-        """Nothing."""
-
-    def ended(self, kind: Kind, state: str) -> None:
-        """Nothing."""
-
-    def active(self, count: int) -> None:
-        """Nothing."""
-
-    def restarted(self, loop: str) -> None:
-        """Nothing."""
-
-    def unreadable(self) -> None:
-        """Nothing."""

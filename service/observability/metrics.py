@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import service
 from service.api.observing import RequestObserver
-from service.core.telemetry import LOOPS, ClaimOutcome, Hop, Kind, Settled
+from service.core.telemetry import LOOPS, ClaimOutcome, Hop, Kind, Settled, Telemetry
 from service.messages import JobState
 from service.observability import buckets
 from service.ports.engine import LossCause
@@ -141,8 +141,8 @@ class StreamMetrics:
         self._silence.labels(hop).observe(silence)
 
 
-class CoreMetrics:
-    """Fills the core's ``Telemetry``."""
+class CoreMetrics(Telemetry):
+    """What the core tells about itself."""
 
     def __init__(self, registry: CollectorRegistry, lost: StreamMetrics) -> None:
         self._lost = lost

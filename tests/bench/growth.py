@@ -70,7 +70,7 @@ class Shelf:
         for start in range(0, count, BATCH):
             pipe = self._client.pipeline(transaction=False)
             for number in range(start, min(start + BATCH, count)):
-                id = identity.command_id(self._sandbox.id, identity.job_ref(None))
+                id = identity.command_id(self._sandbox.id, identity.job_ref(identity.random_token()))
                 for name, dump in zip(keys.of_claim(id)[:4], dumps, strict=True):
                     if dump is not None:
                         pipe.restore(name, lifetime, dump)

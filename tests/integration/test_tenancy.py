@@ -50,7 +50,7 @@ def asks(sandbox_id: str, command_id: str) -> list[Ask]:
 def nowhere() -> tuple[str, str]:
     """Ids of the same form that nobody has."""
     sandbox_id = str(uuid.uuid4())
-    return sandbox_id, identity.command_id(sandbox_id, identity.job_ref(None))
+    return sandbox_id, identity.command_id(sandbox_id, identity.job_ref(identity.random_token()))
 
 
 def shown(got: Got, ids: tuple[str, str]) -> tuple[int, list[tuple[str, str]], bytes]:

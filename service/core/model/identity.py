@@ -69,9 +69,9 @@ def owner_digest(owner: str) -> str:
     return _hash("owner", owner)
 
 
-def job_ref(digest: str | None) -> str:
-    """The part of a ``command_id`` that leads back to the claim; 128 random bits for a job without a key."""
-    return _base64(secrets.token_bytes(16) if digest is None else bytes.fromhex(_hash("ref", digest)))
+def job_ref(digest: str) -> str:
+    """The part of a ``command_id`` that leads back to the claim."""
+    return _base64(bytes.fromhex(_hash("ref", digest)))
 
 
 def command_id(sandbox_id: str, ref: str) -> str:

@@ -1,8 +1,8 @@
 """Create a sandbox once.
 
-The rules are those of `model/`'s sandbox protocol: claim the digest; look for the sandbox by its metadata and
-check every item; else create; when a create's outcome is not known, look again before anything is created anew;
-among several, everybody takes the oldest. `tests/unit/core/sandboxes/test_sandbox_protocol.py` explores them.
+The rules: claim the digest; look for the sandbox by its metadata and check every item; else create; when a create's
+outcome is not known, look again before anything is created anew; among several, everybody takes the oldest.
+`tests/unit/core/sandboxes/test_sandbox_protocol.py` explores them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from service.core.model.identity import command_id, job_ref
 from service.server.logs import JsonLines
 from tests.unit.api.fakes import FakeCore, ask
 
-COMMAND = command_id("sb", job_ref(None))
+COMMAND = command_id("sb", job_ref("00"))
 
 
 @pytest.fixture

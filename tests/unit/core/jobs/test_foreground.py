@@ -15,7 +15,7 @@ from service.core.jobs.foreground import Foreground, Told
 from service.core.model import identity
 from service.core.model.states import ClaimState
 from service.core.records import JobBody
-from service.core.telemetry import NullTelemetry
+from service.core.telemetry import Telemetry
 from service.messages import JobState
 from service.ports.engine import CommandEvent, FileRange, Unclear
 from service.ports.store import Record
@@ -30,7 +30,7 @@ ENDED = CommandEvent(type="exit", exit_code=3, text="exit status 3", at=101.5)
 
 def accepted(body: JobBody = BODY, state: ClaimState = ClaimState.ACCEPTED) -> Record:
     return Record(
-        id=identity.command_id("s", identity.job_ref(None)), state=state, epoch=1, attempt=1, revision=3, lease_until=0,
+        id=identity.command_id("s", identity.job_ref("00")), state=state, epoch=1, attempt=1, revision=3, lease_until=0,
         token="t", owner="me", cancel=False, body=records.encode(body), now=1000,
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ class World:
         self._fence, self._other = fence, other
         me: Any = self
         pace: Any = SimpleNamespace(charge=lambda reads: None)
-        self.foreground = Foreground(me, me, me, me, pace, NullTelemetry(), keep=100)
+        self.foreground = Foreground(me, me, me, me, pace, Telemetry(), keep=100)
 
     async def now(self) -> int:
         return 102_000

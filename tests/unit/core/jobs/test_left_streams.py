@@ -13,13 +13,13 @@ from service.core.jobs.foreground import Foreground, Listener
 from service.core.model import identity
 from service.core.model.states import ClaimState
 from service.core.records import JobBody
-from service.core.telemetry import NullTelemetry
+from service.core.telemetry import Telemetry
 from service.engine.execd import Execd
 from service.ports.engine import CommandEvent, CommandSpec
 from service.ports.store import Record
 
 MINE = Record(
-    id=identity.command_id("sandbox", identity.job_ref(None)),
+    id=identity.command_id("sandbox", identity.job_ref(identity.random_token())),
     state=ClaimState.DISPATCHED,
     epoch=1,
     attempt=1,
@@ -83,7 +83,7 @@ async def test_an_exec_whose_record_can_t_be_written_leaves_no_stream_behind() -
     engine: Any = SimpleNamespace(stream=stream)
     ledger: Any = SimpleNamespace(accept=accepted)
     other: Any = None
-    foreground = Foreground(other, engine, other, ledger, other, NullTelemetry(), keep=1)
+    foreground = Foreground(other, engine, other, ledger, other, Telemetry(), keep=1)
     body = JobBody(tenant="t", sandbox_id="s", fingerprint="f", command="x", timeout=1, submitted_at=0.0)
     with pytest.raises(RuntimeError) as kept:  # its traceback keeps the generator alive
         await foreground.run(MINE, body, CommandSpec(command="x", timeout=1), Listener.nobody())

@@ -17,7 +17,7 @@ from service.core.jobs.orders import Submission
 from service.core.jobs.poller import Poller
 from service.core.jobs.polls import Polls
 from service.core.model.states import ClaimState
-from service.core.telemetry import NullTelemetry
+from service.core.telemetry import Telemetry
 from service.errors import StoreUnavailable
 from service.ports.store import Record
 from tests.unit.core.jobs.scene import BODY, ID, body, record
@@ -43,8 +43,8 @@ class World:
         self.gate: asyncio.Event | None = None
         self.tasks = Tasks()
         me: Any = self
-        self.polls = Polls(me, me, me, me, me, me, self.tasks, NullTelemetry())
-        self.poller = Poller(me, self.polls, me, me, self.tasks, NullTelemetry())
+        self.polls = Polls(me, me, me, me, me, me, self.tasks, Telemetry())
+        self.poller = Poller(me, self.polls, me, me, self.tasks, Telemetry())
 
     def say(self, *words: object) -> None:
         self.asked.append(" ".join(str(word) for word in words))

@@ -31,7 +31,7 @@ from service.core.limits.quotas import Quotas
 from service.core.model.policy import OneTenant, Quota
 from service.core.model.states import ClaimState
 from service.core.records import JobBody, SandboxRecord
-from service.core.telemetry import NullTelemetry
+from service.core.telemetry import Telemetry
 from service.messages import Reason
 from service.ports.engine import EngineError, Unclear
 from service.ports.store import Record, Store
@@ -61,7 +61,7 @@ class World:
         self.sent: list[tuple[S, int, bool]] = []
         """As each attempt began: the claim's state and attempt, and whether what it needs had been read."""
         self.asked: list[str] = []
-        self.tasks, telemetry, board, quotas = Tasks(), NullTelemetry(), Board(), Quotas(store, OneJob())
+        self.tasks, telemetry, board, quotas = Tasks(), Telemetry(), Board(), Quotas(store, OneJob())
         fake: Any = self
         ownership = Ownership(store, board, self.tasks, owner="me", lease=15.0)
         self.ledger = Ledger(store, ownership, quotas, fake, telemetry, retention=60.0)

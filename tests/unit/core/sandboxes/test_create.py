@@ -26,7 +26,7 @@ from service.core.records import SandboxClaim
 from service.core.sandboxes.create import Creator, Order
 from service.core.sandboxes.liveness import Liveness
 from service.core.sandboxes.records import SandboxRecords
-from service.core.telemetry import NullTelemetry
+from service.core.telemetry import Telemetry
 from service.messages import CreateSandbox, SandboxState
 from service.ports.engine import (
     EngineError,
@@ -99,7 +99,7 @@ class World:
 
     def __init__(self, store: Store) -> None:
         self.store, self.engine, self.tasks = store, Engine(), Tasks()
-        board, telemetry, quotas, engine = Board(), NullTelemetry(), Quotas(store, OneSandbox()), self.engine
+        board, telemetry, quotas, engine = Board(), Telemetry(), Quotas(store, OneSandbox()), self.engine
         ownership = Ownership(store, board, self.tasks, owner="me", lease=15.0)
         claims = Claims(store, ownership, Watches(board, store, self.tasks, self.on_read), self.tasks, telemetry)
         fake: Any = engine

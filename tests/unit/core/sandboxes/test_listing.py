@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.core.model import labels
 from service.core.sandboxes import listing
 from service.core.sandboxes.listing import SandboxList
-from service.core.telemetry import NullTelemetry
+from service.core.telemetry import Telemetry
 from service.messages import SandboxPage, SandboxState
 from service.ports.engine import SandboxInfo, SandboxListing
 
@@ -49,7 +49,7 @@ class Store:
 
 def on(engine: Any) -> SandboxList:
     store: Any = Store()
-    return SandboxList(store, engine, NullTelemetry(), secret=None)
+    return SandboxList(store, engine, Telemetry(), secret=None)
 
 
 @pytest.fixture(autouse=True, scope="module")
