@@ -333,6 +333,31 @@ class ExecJobOutput(Job, kw_only=True):
     more: bool = False
 
 
+class StatsMinute(msgspec.Struct, kw_only=True):
+    """What happened to a tenant's jobs in one minute."""
+
+    at: str
+    """When it began."""
+    started: int = 0
+    """Jobs and execs that were submitted; each try again of one that was not run counts anew."""
+    ended: int = 0
+    states: dict[str, int] = {}
+    """How they ended."""
+
+
+class TenantStats(msgspec.Struct, kw_only=True):
+    """``GET /v1/stats``: at most five seconds old."""
+
+    jobs: dict[str, int]
+    """By state, of the newest ``counted``; states that none is in are left out."""
+    sandboxes: dict[str, int]
+    """The same of sandboxes."""
+    counted: int
+    """So many at the most are counted, newest first."""
+    minutes: list[StatsMinute]
+    """The last 60, the oldest first; the last one is not over yet."""
+
+
 class JobPage(msgspec.Struct, kw_only=True):
     """One page of jobs, newest first; ``next_page_token`` is null at the end."""
 

@@ -71,6 +71,11 @@ async def get(call: Call, query: JobQuery) -> ASGIApp:
     return await reply_in_time(call, answer(wait=query.wait), otherwise=answer)
 
 
+async def stats(call: Call, _: Nothing) -> Response:
+    """Count the caller's jobs and sandboxes by state, and what its jobs did in the last hour, by minutes."""
+    return reply(await call.core.statistics.of(call.tenant, share=call.share))
+
+
 async def cancel(call: Call, _: Nothing) -> Response:
     """Cancel a job. Cancelling a finished one is no error."""
     return reply(await call.core.jobs.cancel(call.tenant, call.command_id), 202)

@@ -127,7 +127,7 @@ def _sandboxes() -> list[Endpoint[Any]]:
         ),
         Endpoint(
             "GET", "/sandboxes", sandboxes.list_, parameters.SandboxesQuery, 200, messages.SandboxPage,
-            (errors.EngineUnavailable, *STORE),
+            (errors.EngineUnavailable, *STORE), headers=("Cache-Control",),
         ),
         Endpoint("GET", one, sandboxes.get, nothing, 200, messages.Sandbox, SANDBOX),
         Endpoint("DELETE", one, sandboxes.delete, nothing, 204, None, SANDBOX),
@@ -197,6 +197,9 @@ def _jobs() -> list[Endpoint[Any]]:
     one, nothing = "/exec-jobs/{command_id}", parameters.Nothing
     output = messages.JobOutput | messages.ExecJobOutput
     return [
+        Endpoint(
+            "GET", "/stats", jobs.stats, nothing, 200, messages.TenantStats, (errors.EngineUnavailable, *STORE)
+        ),
         Endpoint("GET", "/exec-jobs", jobs.list_, parameters.JobsQuery, 200, messages.JobPage, STORE),
         Endpoint("GET", one, jobs.get, parameters.JobQuery, 200, output, JOB),
         Endpoint("DELETE", one, jobs.cancel, nothing, 202, messages.Job, JOB),

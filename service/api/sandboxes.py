@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from service.api.parameters import given, pairs_of
@@ -29,11 +30,18 @@ async def list_(call: Call, query: SandboxesQuery) -> Response:
         metadata=pairs_of(query.metadata),
         states=set(query.state),
         text=query.q or "",
+        max_age=accepted_age(call.exchange.headers.get("cache-control", [])),
         page_size=query.page_size,
         page_token=given(query.page_token),
         share=call.share,
     )
     return reply(page)
+
+
+def accepted_age(values: list[str]) -> float:
+    """Seconds that an answer may be old, by ``Cache-Control: max-age`` of a request (RFC 9111)."""
+    found = re.search(r"(?:^|[,\s])max-age=([0-9]{1,6})(?:$|[,\s])", ",".join(values).lower())
+    return float(found[1]) if found else 0.0
 
 
 async def get(call: Call, _: Nothing) -> Response:

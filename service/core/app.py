@@ -36,6 +36,7 @@ from service.core.jobs.read import Reader
 from service.core.jobs.reconcile import Reconciler
 from service.core.jobs.restore import Restorer
 from service.core.jobs.service import Jobs
+from service.core.jobs.statistics import Statistics
 from service.core.jobs.submit import Submitter
 from service.core.limits.admission import Admission
 from service.core.limits.quotas import Quotas
@@ -140,8 +141,7 @@ class Core:
             claim_wait=settings.claim_wait,
         )
         orders = Orders(store, access, retention=settings.retention)
-        most = min(2 * ESCAPED * keep, room.capacity // 4)
-        self.reader = reader = Reader(store, engine, liveness, tasks, most=most)
+        self.reader = reader = Reader(store, engine, liveness, tasks, most=min(2 * ESCAPED * keep, room.capacity // 4))
         self.jobs = Jobs(store, orders, submitter, ledger, restorer, polls, poller, watches, reader, stopping)
         self.job_list = JobList(store, telemetry)
         self.execs = Execs(orders, submitter, claims, polls, reader, tasks)
@@ -162,6 +162,7 @@ class Core:
             store, engine, fences, self.creator, access, sandbox_records, expiry, liveness, quotas, polls
         )
         self.sandbox_list = SandboxList(store, engine, telemetry, secret=secret)
+        self.statistics = Statistics(store, self.job_list, self.sandbox_list)
         shell = Shell(engine, settings.fence_dir, startup=fences.startup, asleep=liveness.asleep, mounts=mounts)
         uploads = Uploads(engine, store, shell, tasks, most=settings.max_file)
         transfers = Transfers(access, liveness, expiry)

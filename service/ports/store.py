@@ -65,6 +65,23 @@ class Claimed(NamedTuple):
     """What was remembered of the job's sandbox in that very moment."""
 
 
+class Ended(NamedTuple):
+    """A job that is over with this very write, and is counted for its tenant."""
+
+    tenant: str
+    state: str
+    """What a caller sees of it now."""
+
+
+class Minute(NamedTuple):
+    """Something that happened to a tenant's jobs: how often, in the minute that began at ``at`` (ms)."""
+
+    at: int
+    what: str
+    """``started``, or the state in which they ended."""
+    times: int
+
+
 class JobRow(msgspec.Struct, frozen=True):
     """One entry of a job index: when it was submitted (ms), and its id."""
 
@@ -179,7 +196,14 @@ class Store(Protocol):
         ...
 
     async def settle(
-        self, mine: Record, state: ClaimState, *, body: bytes, ttl: float | None, look_in: float = 0.0
+        self,
+        mine: Record,
+        state: ClaimState,
+        *,
+        body: bytes,
+        ttl: float | None,
+        look_in: float = 0.0,
+        ended: Ended | None = None,
     ) -> tuple[bool, Record | None]:
         """The owner (token and epoch) writes how it went. ``ttl`` seconds, or None to keep it for good.
 
@@ -187,7 +211,9 @@ class Store(Protocol):
         """
         ...
 
-    async def abandon(self, seen: Record, *, body: bytes, ttl: float | None) -> tuple[bool, Record | None]:
+    async def abandon(
+        self, seen: Record, *, body: bytes, ttl: float | None, tenant: str | None = None
+    ) -> tuple[bool, Record | None]:
         """At ``seen.revision`` and token, with a lease that ran out.
 
         CLAIMED becomes REFUSED with ``ttl``, DISPATCHED becomes UNKNOWN without.
@@ -227,6 +253,7 @@ class Store(Protocol):
         kept_stderr: bool = False,
         streams: Mapping[str, bytes] | None = None,
         clean_in: float | None = None,
+        ended: Ended | None = None,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes the end of a job, at ``seen.revision`` and token: all of it, or nothing.
 
@@ -306,6 +333,10 @@ class Store(Protocol):
 
         Equal times are ordered by id, descending.
         """
+        ...
+
+    async def minutes(self, tenant: str) -> tuple[int, list[Minute]]:
+        """The store's time, and what happened to a tenant's jobs in the hour before it and in this minute."""
         ...
 
     async def active_of(self, sandbox_id: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from service.core.model.states import ClaimState
 from service.errors import StoreUnavailable
 from service.messages import Stream
-from service.ports.store import Appended, Claimed, Record, Unreadable
+from service.ports.store import Appended, Claimed, Ended, Record, Unreadable
 from service.store import keys, packing
 from service.store.base import Part, call, expiry_ms, ms
 from service.store.kept import Kept
@@ -120,15 +120,25 @@ class Transitions(Kept, Part):
         return await self._move("release", mine.id, mine.token, mine.epoch)
 
     async def settle(
-        self, mine: Record, state: ClaimState, *, body: bytes, ttl: float | None, look_in: float = 0.0
+        self,
+        mine: Record,
+        state: ClaimState,
+        *,
+        body: bytes,
+        ttl: float | None,
+        look_in: float = 0.0,
+        ended: Ended | None = None,
     ) -> tuple[bool, Record | None]:
         """The owner writes how it went."""
-        what = (mine.token, mine.epoch, state.value, expiry_ms(ttl), body, ms(look_in))
-        return await self._move("settle", mine.id, *what)
+        what = (mine.token, mine.epoch, state.value, expiry_ms(ttl), body, ms(look_in), ended.state if ended else "")
+        return await self._move("settle", mine.id, *what, more=_counted(mine.id, ended and ended.tenant))
 
-    async def abandon(self, seen: Record, *, body: bytes, ttl: float | None) -> tuple[bool, Record | None]:
+    async def abandon(
+        self, seen: Record, *, body: bytes, ttl: float | None, tenant: str | None = None
+    ) -> tuple[bool, Record | None]:
         """Note that the owner's lease ran out."""
-        return await self._move("abandon", seen.id, seen.token, seen.revision, expiry_ms(ttl), body)
+        what = (seen.token, seen.revision, expiry_ms(ttl), body)
+        return await self._move("abandon", seen.id, *what, more=_counted(seen.id, tenant))
 
     async def advance(
         self,
@@ -159,6 +169,7 @@ class Transitions(Kept, Part):
         kept_stderr: bool = False,
         streams: Mapping[str, bytes] | None = None,
         clean_in: float | None = None,
+        ended: Ended | None = None,
     ) -> tuple[bool, Record | None]:
         """Whoever follows writes the end."""
         final = packed = b""
@@ -168,8 +179,19 @@ class Transitions(Kept, Part):
         if streams is not None:
             packed = await packing.pack_streams(streams)
         left = ("", 0) if clean_in is None else (f"{seen.id} {seen.attempt}", ms(clean_in))
-        more = (*keys.outputs(seen.id), keys.chores("fences", keys.shard(keys.sandbox_of(seen.id))))
-        what = (state.value, expiry_ms(ttl), body, final, packed, ms(self._retention), *left, 0)
+        chores = keys.chores("fences", keys.shard(keys.sandbox_of(seen.id)))
+        more = (*keys.outputs(seen.id), chores, *_counted(seen.id, ended and ended.tenant))
+        what = (
+            state.value,
+            expiry_ms(ttl),
+            body,
+            final,
+            packed,
+            ms(self._retention),
+            *left,
+            ended.state if ended else "",
+            0,
+        )
         step = call("finish", (*keys.of_claim(seen.id), *more), seen.id, seen.token, seen.revision, *what)
         return self._answer(seen.id, await self._redis.script(step))
 
@@ -196,16 +218,22 @@ class Transitions(Kept, Part):
         return ms(self._retention + LONGEST_JOB + SLACK)
 
     async def _move(
-        self, name: str, id: str, *args: bytes | str | int, tenant: str | None = None, acknowledge: bool = False
+        self,
+        name: str,
+        id: str,
+        *args: bytes | str | int,
+        tenant: str | None = None,
+        more: tuple[str, ...] = (),
+        acknowledge: bool = False,
     ) -> tuple[bool, Record | None]:
-        step = self._step(name, id, *args, tenant=tenant)
+        step = self._step(name, id, *args, tenant=tenant, more=more)
         return self._answer(id, await self._redis.script(step, acknowledge=acknowledge))
 
     def _step(
         self, name: str, id: str, *args: bytes | str | int, tenant: str | None = None, more: tuple[str, ...] = ()
     ) -> ScriptCall:
         """``tenant``: whose lists a job is put on besides."""
-        lists = () if tenant is None else keys.lists(tenant, id)
+        lists = () if tenant is None else (*keys.lists(tenant, id), keys.minutes_of(tenant, id))
         unfinished = 0 if keys.is_job(id) else ms(self._retention + _UNFINISHED)
         return call(name, (*keys.of_claim(id), *lists, *more), id, *args, unfinished)
 
@@ -228,6 +256,11 @@ class Transitions(Kept, Part):
         if outcome == _UNREADABLE:
             raise unreadable(id)
         return outcome == _DONE, None if raw is None else parse(id, raw, self._told(now))
+
+
+def _counted(id: str, tenant: str | None) -> tuple[str, ...]:
+    """Where a job is counted for its tenant."""
+    return () if tenant is None else (keys.minutes_of(tenant, id),)
 
 
 def _place_and_data(append: Appended | None) -> tuple[str | int, bytes]:

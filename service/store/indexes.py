@@ -3,9 +3,10 @@
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 
-from service.ports.store import JobRow
+from service.ports.store import JobRow, Minute
 from service.store import keys
 from service.store.base import Part, call, expiry_ms, is_text, ms, texts
 
@@ -48,6 +49,19 @@ class Indexes(Part):
                 rows += [JobRow(before.at, id.decode()) for id in same if id < last]
         rows.sort(key=lambda row: (row.at, row.command_id), reverse=True)
         return rows[:limit]
+
+    async def minutes(self, tenant: str) -> tuple[int, list[Minute]]:
+        """What happened to a tenant's jobs in the last hour."""
+        names = tuple(keys.minutes(tenant, shard) for shard in range(keys.SHARDS))
+        answers = await self._redis.scripts([call("minutes", some) for some in self._together(names)])
+        sums: Counter[tuple[int, str]] = Counter()
+        for _, *words in answers:
+            for field, count in zip(words[::2], words[1::2], strict=True):
+                minute, _, what = field.decode().partition(" ")
+                sums[int(minute) * 60_000, what] += int(count)
+        now = self._told(answers[-1][0])
+        first = now - 61 * 60_000
+        return now, [Minute(at, what, count) for (at, what), count in sorted(sums.items()) if at > first]
 
     async def active_of(self, sandbox_id: str) -> list[str]:
         """The active jobs of a sandbox."""

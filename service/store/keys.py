@@ -87,6 +87,16 @@ def lists(tenant: str, id: str) -> tuple[str, str]:
     return jobs(tenant, shard(sandbox_id)), jobs_of(tenant, sandbox_id)
 
 
+def minutes(tenant: str, shard: int) -> str:
+    """What happened to a tenant's jobs, by minutes, of one shard."""
+    return f"oncebox:{{{shard}}}:minutes:{tenant}"
+
+
+def minutes_of(tenant: str, id: str) -> str:
+    """Where what happens to a job is counted."""
+    return minutes(tenant, shard(sandbox_of(id)))
+
+
 def active(sandbox_id: str) -> str:
     """The active jobs of a sandbox."""
     return f"oncebox:{{{shard(sandbox_id)}}}:active:{sandbox_id}"

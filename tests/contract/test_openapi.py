@@ -30,6 +30,7 @@ PUT /v1/sandboxes/{sandbox_id}/archive 200 202
 POST /v1/exec 200
 POST /v1/exec-jobs 202
 GET /v1/exec-jobs 200
+GET /v1/stats 200
 GET /v1/exec-jobs/{command_id} 200
 GET /v1/exec-jobs/{command_id}/output 200 206
 GET /v1/exec-jobs/{command_id}/events 200 204

@@ -17,7 +17,7 @@ from service.core.claims.tasks import Tasks
 from service.core.claims.watches import Board
 from service.core.model.states import ClaimState
 from service.errors import StoreUnavailable
-from service.ports.store import Claimed, Record, Store
+from service.ports.store import Claimed, Ended, Record, Store
 
 T = TypeVar("T")
 log = logging.getLogger("oncebox.claims")
@@ -171,10 +171,19 @@ class Ownership:
         return sent, record
 
     async def settle(
-        self, mine: Record, state: ClaimState, body: bytes, *, ttl: float | None, look_in: float = 0.0
+        self,
+        mine: Record,
+        state: ClaimState,
+        body: bytes,
+        *,
+        ttl: float | None,
+        look_in: float = 0.0,
+        ended: Ended | None = None,
     ) -> Record | None:
         """Write how the work went, tried for as long as the store is away; the record as it is then."""
-        _, record = await self.persist(lambda: self._store.settle(mine, state, body=body, ttl=ttl, look_in=look_in))
+        _, record = await self.persist(
+            lambda: self._store.settle(mine, state, body=body, ttl=ttl, look_in=look_in, ended=ended)
+        )
         if record is not None:
             self.tell(record)
         return record

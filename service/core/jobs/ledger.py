@@ -18,7 +18,7 @@ from service.core.records import JobBody
 from service.core.sandboxes.expiry import Expiry
 from service.core.telemetry import Kind, Telemetry
 from service.messages import Reason
-from service.ports.store import Claimed, Record, Store
+from service.ports.store import Claimed, Ended, Record, Store
 
 CLEAN_MARGIN = 3600.0
 """Seconds after the end of a job's record for which its fence still stands."""
@@ -102,6 +102,7 @@ class Ledger:
             records.encode(body),
             ttl=None if state.active else self._retention,
             look_in=POLL_BY_OTHERS if state is ClaimState.ACCEPTED else 0.0,
+            ended=_ended_as(mine, state, body),
         )
         if record is not None and not record.state.active:
             await self._ended(record, body)
@@ -155,6 +156,7 @@ class Ledger:
             kept_stderr=before.stderr_end > 0,
             streams=change.streams,
             clean_in=self._retention + CLEAN_MARGIN if fences else None,
+            ended=_ended_as(seen, change.state, body),
         )
 
     async def abandon(self, seen: Record) -> tuple[bool, Record]:
@@ -167,7 +169,9 @@ class Ledger:
             changed = decisions.unavailable(body, Reason.REPLICA_LOST, told)
         after = ClaimState.REFUSED if seen.state is ClaimState.CLAIMED else ClaimState.UNKNOWN
         changed = self._stepped(changed, after, seen.attempt, seen=seen)
-        done, now = await self._store.abandon(seen, body=records.encode(changed), ttl=self._retention)
+        done, now = await self._store.abandon(
+            seen, body=records.encode(changed), ttl=self._retention, tenant=body.tenant
+        )
         if now is not None and not now.state.active:
             await self._ended(now, body)
         return done, now or seen
@@ -202,3 +206,11 @@ class Ledger:
             self._telemetry.ended(kind, records.job_state(record, body).value)
         self._expiry.job_ended(body.sandbox_id)
         await self._quotas.free_job(body.tenant, record.id)
+
+
+def _ended_as(seen: Record, state: ClaimState, body: JobBody) -> Ended | None:
+    """What is counted for the tenant with a write of ``state``."""
+    if state.active:
+        return None
+    after = msgspec.structs.replace(seen, state=state)
+    return Ended(body.tenant, records.job_state(after, body).value)

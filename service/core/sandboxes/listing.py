@@ -6,8 +6,10 @@ the last item's place in that order, so that a page neither repeats nor skips wh
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -20,12 +22,16 @@ from service.core.model.labels import has_text, matches, pairs
 from service.core.problems import refusal
 from service.core.telemetry import Telemetry
 from service.messages import Sandbox, SandboxPage, SandboxState
-from service.ports.engine import Engine, EngineError, SandboxInfo
+from service.ports.engine import Engine, EngineError, SandboxInfo, SandboxListing
 from service.ports.store import Store
 
 log = logging.getLogger("oncebox.sandboxes")
 
 ENGINE_PAGE = 200
+OLDEST = 5.0
+"""Seconds for which a page of the engine's is remembered."""
+MOST_LISTED = 16
+"""Pages of the engine's that are remembered."""
 LOOKED_AT = 1000
 """Items that one list request looks at."""
 
@@ -48,6 +54,8 @@ class SandboxList:
         self._engine = engine
         self._telemetry = telemetry
         self._secret = secret
+        self._listed: dict[tuple[str, ...], tuple[float, SandboxListing]] = {}
+        self._asking = asyncio.Lock()
 
     async def page(
         self,
@@ -58,9 +66,13 @@ class SandboxList:
         page_size: int,
         page_token: str | None,
         text: str = "",
+        max_age: float = 0.0,
         share: Share = UNBOUNDED,
     ) -> SandboxPage:
         """A tenant's sandboxes, newest first. A page may be short, or empty with a token.
+
+        ``max_age``: seconds, ``OLDEST`` at the most, that the engine's word may be old; who looks again and again says
+        so, and all of them together are one who asks the engine.
 
         Raises ``RateLimited`` where ``share`` finds no room.
         """
@@ -74,7 +86,7 @@ class SandboxList:
         began, first, looked, more = after, page, 0, True
         while more and len(found) <= page_size and (looked < LOOKED_AT or after == began):
             try:
-                listing = await self._engine.list_sandboxes(wanted, page=page, page_size=ENGINE_PAGE)
+                listing = await self._listing(wanted, page, max_age)
             except EngineError as error:
                 raise refusal(error) from error
             looked += ENGINE_PAGE
@@ -101,6 +113,22 @@ class SandboxList:
         if more and after is not None:
             return SandboxPage(items=items, next_page_token=_token(after))
         return SandboxPage(items=items)
+
+    async def _listing(self, wanted: Mapping[str, str], page: int, max_age: float) -> SandboxListing:
+        """A page of the engine's; one that was asked for lately where that is new enough."""
+        if max_age <= 0:
+            return await self._engine.list_sandboxes(wanted, page=page, page_size=ENGINE_PAGE)
+        key = (str(page), *(f"{name}={value}" for name, value in sorted(wanted.items())))
+        async with self._asking:
+            now = time.monotonic()
+            self._listed = {each: known for each, known in self._listed.items() if now - known[0] < OLDEST}
+            known = self._listed.get(key)
+            if known is None or now - known[0] >= max_age:
+                known = now, await self._engine.list_sandboxes(wanted, page=page, page_size=ENGINE_PAGE)
+                self._listed[key] = known
+                while len(self._listed) > MOST_LISTED:
+                    del self._listed[next(iter(self._listed))]
+        return known[1]
 
     async def _view(self, tenant: str, info: SandboxInfo) -> Sandbox | None:
         """None: its labels say that it is this tenant's, and what is remembered of it does not, or can't be read."""

@@ -1,6 +1,6 @@
 -- abandon: anybody notes that an owner's lease ran out.
 --
--- call     KEYS claim output request streams  ARGV id token revision ttl_ms body
+-- call     KEYS claim output request streams [looks active [minutes]]  ARGV id token revision ttl_ms body
 -- from     claimed, dispatched; lease over, at this token and revision
 -- to       refused (nothing was sent), with the TTL; unknown (it may have been sent), without
 
@@ -13,4 +13,6 @@ if not (to and as_seen(claim) and claim.lease <= now) then return unchanged(now,
 claim.state = to
 claim.lease = 0
 claim.body = ARGV[5]
-return write(now, claim, ARGV[4])
+local answer = write(now, claim, ARGV[4])
+if to == 'refused' then tally(now, KEYS[7], 'failed') end
+return answer

@@ -1,6 +1,6 @@
 -- claim: make the claim where there is none.
 --
--- call     KEYS claim output request streams [looks active [tenants sandboxs]] sandbox
+-- call     KEYS claim output request streams [looks active [tenants sandboxs minutes]] sandbox
 --          ARGV id token owner lease_ms body request state horizon_ms
 -- from     absent
 -- to       claimed; dispatched, where all that the request needs is known already. Epoch 1, attempt 1, no TTL
@@ -30,7 +30,10 @@ if may(moves, 'absent', claim.state) and redis.call('SET', KEYS[1], raw, 'NX', u
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
   if ARGV[6] ~= '' then redis.call('SET', KEYS[3], ARGV[6]) end
   list(now, claim)
-  if KEYS[9] then enlist(now, KEYS[7], KEYS[8], ARGV[8]) end
+  if KEYS[10] then
+    enlist(now, KEYS[7], KEYS[8], ARGV[8])
+    tally(now, KEYS[9], 'started')
+  end
   redis.call('PUBLISH', CHANNEL, ARGV[1])
   return { 1, now, raw, known }
 end

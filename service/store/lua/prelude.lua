@@ -93,6 +93,20 @@ local function list(now, claim, look_in)
   end
 end
 
+-- Counts, for a tenant, something that happened to a job in this minute; those of more than an hour ago go.
+--
+-- key      oncebox:{shard}:minutes:<tenant>   hash, "<minute> <what>" to a count; nil: nobody counts
+local HOUR = 60
+local function tally(now, key, what)
+  if not key then return end
+  local minute = math.floor(now / 60000)
+  if redis.call('HINCRBY', key, string.format('%d %s', minute, what), 1) > 1 then return end
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    if (tonumber(string.match(field, '^%d+')) or 0) < minute - HOUR then redis.call('HDEL', key, field) end
+  end
+  redis.call('PEXPIRE', key, 2 * HOUR * 60000)
+end
+
 -- Lists a job for its tenant, by the server's time; one that is listed keeps its place. Entries older than the horizon
 -- have no record any more, and go; so does a list that nobody adds to.
 local function enlist(now, tenants, sandboxs, horizon)

@@ -1,6 +1,6 @@
 -- reopen: a retry really tries again.
 --
--- call     KEYS claim output request streams [looks active tenants sandboxs]
+-- call     KEYS claim output request streams [looks active tenants sandboxs minutes]
 --          ARGV id token revision new_token new_owner lease_ms next_attempt body request horizon_ms
 -- from     refused, voided; accepted: the submission met a void; unknown and done for sandboxes only (a job's id
 --          starts with cmd_). At this token and revision
@@ -41,5 +41,8 @@ claim.body = ARGV[8]
 local answer = write(now, claim, 0)
 redis.call('DEL', KEYS[2], KEYS[4])
 if ARGV[9] ~= '' then redis.call('SET', KEYS[3], ARGV[9]) end
-if KEYS[8] then enlist(now, KEYS[7], KEYS[8], ARGV[10]) end
+if KEYS[8] then
+  enlist(now, KEYS[7], KEYS[8], ARGV[10])
+  tally(now, KEYS[9], 'started')
+end
 return answer

@@ -1,6 +1,6 @@
 -- restore: write the claim of a job that was found by its fence after the data was lost, where there is none.
 --
--- call     KEYS claim output request streams [looks active tenants sandboxs]
+-- call     KEYS claim output request streams [looks active tenants sandboxs minutes]
 --          ARGV id token state attempt body horizon_ms
 -- from     absent
 -- to       running, ended: epoch 1, no owner, no TTL

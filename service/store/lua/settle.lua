@@ -1,8 +1,10 @@
 -- settle: the owner writes how it went.
 --
--- call     KEYS claim output request streams  ARGV id token epoch state ttl_ms body look_ms
+-- call     KEYS claim output request streams [looks active [minutes]]
+--          ARGV id token epoch state ttl_ms body look_ms ended
 -- from     claimed, dispatched; unknown too: an answer that came late. At this token and epoch
 -- to       as the table says; the lease is over
+-- ended    what a caller sees of a job that is over now; '' where it is not
 
 local moves = {
   claimed = "refused running closed done",
@@ -16,4 +18,6 @@ if not (owned(claim) and may(moves, claim.state, ARGV[4])) then return unchanged
 claim.state = ARGV[4]
 claim.lease = 0
 claim.body = ARGV[6]
-return write(now, claim, ARGV[5], false, ARGV[7])
+local answer = write(now, claim, ARGV[5], false, ARGV[7])
+if ARGV[8] ~= '' then tally(now, KEYS[7], ARGV[8]) end
+return answer

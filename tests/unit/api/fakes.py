@@ -35,6 +35,7 @@ from service.messages import (
     SandboxPage,
     SandboxState,
     SubmitJob,
+    TenantStats,
     Unpacked,
 )
 from service.settings import Settings
@@ -72,6 +73,7 @@ class FakeCore:
     def __post_init__(self) -> None:
         self.sandboxes = self.sandbox_list = _Sandboxes(self)
         self.jobs = self.job_list = _Jobs(self)
+        self.statistics = _Statistics(self)
         self.execs = _Execs(self)
         self.files = _Files(self)
         self.rates = self
@@ -144,6 +146,15 @@ class _Sandboxes:
     async def resume(self, tenant: str, sandbox_id: str) -> Sandbox:
         self.core.note("resume", tenant=tenant, sandbox_id=sandbox_id)
         return SANDBOX
+
+
+class _Statistics:
+    def __init__(self, core: FakeCore) -> None:
+        self.core = core
+
+    async def of(self, tenant: str, *, share: Share) -> TenantStats:
+        self.core.note("stats", tenant=tenant)
+        return TenantStats(jobs={"running": 1}, sandboxes={}, counted=1000, minutes=[])
 
 
 class _Jobs:

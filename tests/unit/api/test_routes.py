@@ -61,11 +61,13 @@ async def test_parameters_of_a_job_have_their_defaults_and_reach_the_core() -> N
 async def test_lists_are_filtered_by_all_metadata_and_any_state() -> None:
     core = FakeCore()
     query = "metadata=a=1&metadata=b=x%3Dy&state=running&state=paused&q=py&page_size=200&page_token=t"
+    await ask(core.app(), "GET", "/v1/sandboxes", headers=[("Cache-Control", "no-transform, max-age=5")])
+    assert core.asked["max_age"] == 5
     await ask(core.app(), "GET", f"/v1/sandboxes?{query}")
     assert core.asked == {
         "tenant": "default", "metadata": {"a": "1", "b": "x=y"},
         "states": {SandboxState.RUNNING, SandboxState.PAUSED}, "page_size": 200, "page_token": "t",
-        "text": "py",
+        "text": "py", "max_age": 0.0,
     }  # fmt: skip
     await ask(core.app(), "GET", "/v1/exec-jobs?sandbox_id=sb&state=timed_out&metadata=a=&kind=exec&q=make")
     wanted = Wanted(states=frozenset({JobState.TIMED_OUT}), metadata={"a": ""}, kind="exec", text="make")
