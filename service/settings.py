@@ -31,6 +31,9 @@ DEFAULT_WORKSPACE_DIRS = (
     ("gemini", "/root/.gemini"),
 )
 
+DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+"""What names in Kubernetes are made of, with dots in between."""
+
 MOST_SECONDS = 1e9
 """Of any duration: some thirty years. What timers and Redis make of more is no duration."""
 
@@ -288,7 +291,7 @@ def _volume(value: Any) -> str:
     kind, _, name = text.partition(":")
     if kind == "host" and name.startswith("/"):
         return text
-    if kind == "pvc" and re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
+    if kind == "pvc" and len(name) <= 253 and re.fullmatch(rf"{DNS_LABEL}(\.{DNS_LABEL})*", name):
         return text
     raise ValueError("host:/path or pvc:NAME")
 
