@@ -46,6 +46,8 @@ BACK_SECONDS = 2.3
 """How long a container takes to come back in its pod."""
 
 REMADE_SECONDS = 10.0
+ADDRESS_TRIES = 20
+"""Addresses that are tried for a pod: another engine on this machine may have one."""
 
 _QUANTITY = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
 """`k8s.io/apimachinery/pkg/api/resource`."""
@@ -67,7 +69,6 @@ class PodSandbox(Sandbox):
     """A sandbox and its pod. `address`: the pod's, empty where it has none (any more)."""
 
     address: str = ""
-    port: web.TCPSite | None = None
     runner: web.ServerRunner | None = None
     starts: int = 1
 
@@ -227,14 +228,13 @@ class Pods(Sandboxes):
         await self._shut(sandbox)
         sandbox.runner = web.ServerRunner(self.daemon(sandbox), shutdown_timeout=0, handle_signals=False)
         await sandbox.runner.setup()
-        while True:
+        for tries_left in reversed(range(ADDRESS_TRIES)):
             sandbox.address = address or f"127.{_octet()}.{_octet()}.{_octet()}"
-            sandbox.port = web.TCPSite(sandbox.runner, sandbox.address, EXECD_PORT, reuse_address=True)
             try:
-                await sandbox.port.start()
+                await web.TCPSite(sandbox.runner, sandbox.address, EXECD_PORT, reuse_address=True).start()
                 return
             except OSError:
-                if address:
+                if address or not tries_left:
                     raise
 
     async def _shut(self, sandbox: PodSandbox) -> None:
