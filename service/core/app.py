@@ -174,7 +174,7 @@ class Core:
     async def start(self) -> None:
         """Begin to listen for changes, to poll jobs, to sweep, and to keep up with what tenants may do."""
         self.background.start("changes", self.watches.listen)
-        self.background.start("follower", self.poller.run)
+        self.background.start("poller", self.poller.run)
         self.background.start("sweeper", self.sweeper.run)
         self.background.start("policy", self.policy.watch)
 

@@ -9,7 +9,7 @@ from service.ports.engine import LossCause
 ClaimOutcome = Literal["won", "replayed", "waited", "taken_over", "reopened", "conflict"]
 Settled = Literal["adopted", "voided", "lost", "still_unknown", "next_attempt"]
 Kind = Literal["sandbox", "job", "exec"]
-LOOPS = ("changes", "follower", "sweeper", "policy")
+LOOPS = ("changes", "poller", "sweeper", "policy")
 """What a replica keeps running: it listens for changes, follows jobs, sweeps, and keeps up with what tenants may do."""
 Hop = Literal["direct", "proxy", "caller"]
 """Where a stream was lost: between us and the sandbox, on its own endpoint or through the engine's proxy; or between

@@ -160,7 +160,7 @@ class CoreMetrics(Telemetry):
             registry=registry,
         )  # fmt: skip
         self._lag = Histogram(
-            "oncebox_follower_lag_seconds",
+            "oncebox_poller_lag_seconds",
             "How late a look at a job began.",
             buckets=buckets.LAGS,
             registry=registry,

@@ -5,7 +5,7 @@ Switched on by the standard variables: ``OTEL_TRACES_EXPORTER`` (``otlp``, ``con
 Resource, sampler, batching and exporters read their own ``OTEL_*`` variables. Off, nothing is imported.
 
 Only W3C ``traceparent`` and ``tracestate`` go in and out: baggage is the caller's and does not belong in a sandbox.
-What the follower does by itself is in no request's trace.
+What the poller does by itself is in no request's trace.
 """
 
 from __future__ import annotations

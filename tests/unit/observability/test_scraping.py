@@ -63,7 +63,7 @@ async def test_with_the_token_anybody_who_has_it_is_answered() -> None:
     assert got.status == 200
     assert got.headers["content-type"].startswith("text/plain; version=0.0.4")
     names = {family.name for family in text_string_to_metric_families(got.body.decode())}
-    assert {"oncebox_build_info", "oncebox_claims", "oncebox_follower_lag_seconds"} <= names
+    assert {"oncebox_build_info", "oncebox_claims", "oncebox_poller_lag_seconds"} <= names
 
 
 @pytest.mark.parametrize(

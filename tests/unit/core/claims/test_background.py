@@ -53,10 +53,10 @@ async def test_a_loop_that_goes_on_failing_is_named__until_it_has_run_for_a_whil
 ) -> None:
     kept = Background(tasks)
     loop, well = Failing(ValueError(), times=background.GOES_ON), Failing(ValueError(), times=1)
-    kept.start("follower", loop)
+    kept.start("poller", loop)
     kept.start("sweeper", well)
     await asyncio.wait_for(asyncio.gather(loop.steady.wait(), well.steady.wait()), 10)
-    assert kept.failing() == ["follower"], "it runs now, as it did each time before"
+    assert kept.failing() == ["poller"], "it runs now, as it did each time before"
     monkeypatch.setattr(background, "STEADY", 0.0)
     assert kept.failing() == []
 
