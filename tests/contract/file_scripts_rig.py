@@ -85,7 +85,8 @@ class Place:
             (self.fences / f".way.{token}" / "to" / f"{number:06}.x").write_bytes(piece)
         if len(pieces) > 1:
             said = self.run(scripts.APPEND, token=token, uid=uid, UPTO=str(len(pieces) - 2), OWN=own)
-            assert said["end"] == "ok"
+            if said["end"] != "ok":
+                return said["end"]
         more = {"SIZE": str(sum(map(len, pieces))), "MATCH": match, "MODE": mode, "OWN": own}
         said = self.run(scripts.FINISH, path, token=token, uid=uid, **more)
         return said["end"] if said["end"] != "ok" else ("new" if said["made"] == "1" else "old")
