@@ -30,15 +30,16 @@ async def put(call: Call, query: FileQuery) -> Response:
     exchange = call.exchange
     check_raw(exchange, TYPES)
     exchange.audited["path"] = query.path
-    done = await call.core.files.unpack(
-        call.tenant,
-        call.sandbox_id,
-        query.path,
-        raw_body(exchange, call.receive),
-        length=length_of(exchange),
-        user=given(query.user),
-        share=call.share,
-    )
+    with call.core.room.share(call.tenant) as share:  # no guard, as for a file
+        done = await call.core.files.unpack(
+            call.tenant,
+            call.sandbox_id,
+            query.path,
+            raw_body(exchange, call.receive),
+            length=length_of(exchange),
+            user=given(query.user),
+            share=share,
+        )
     if isinstance(done, Job):
         exchange.about(done.command_id)
         return reply(done, 202, location=f"/v1/exec-jobs/{done.command_id}")

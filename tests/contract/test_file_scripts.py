@@ -145,6 +145,7 @@ def test_a_directory_is_no_file(place: Place, path: str, reason: str) -> None:
 def test_a_file_with_a_slash_behind_is_no_directory(place: Place) -> None:
     (place.work / "f").touch()
     assert place.run(scripts.INFO, "f/")["end"] == "notdir"
+    assert place.put("new/", b"x") == "isdir"
     assert place.run(scripts.LIST, "f", PAGE="1", AFTER="")["end"] == "notdir"
     assert place.run(scripts.LIST, "g", PAGE="1", AFTER="")["end"] == "missing"
 

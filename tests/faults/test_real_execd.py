@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.faults.execd_rig import ExecdRig
 from tests.faults.tally import Tally, batches, tries
 from tests.faults.test_fence_faults import LONGEST_REPLY, ids, noted, submitted
+from tests.faults.test_files import NEW, OLD, Uploads
 from tests.support.network_plan import Action, Duplicate, Fault
 from tests.support.processes import Spawner
 
@@ -94,4 +96,22 @@ async def test_a_replica_killed_at_dispatched__its_jobs_are_settled(execd: Execd
             *(execd.caller.submit_until_answered([other.url], sandbox_id, execd.command(m), key=m) for m in some)
         )
         await tally.audit(execd, other.url, ids(some, list(answers)))
+    tally.check()
+
+
+@tries(short=10, long=300)
+async def test_an_upload_whose_network_is_cut_is_whole_or_not_at_all(execd: ExecdRig, tries: int) -> None:
+    tally = Tally("real execd: upload, the network cut")
+    url = execd.urls[0]
+    uploads = Uploads(execd, await execd.sandbox(), tally)
+    for name in [f"{execd.place}/{mark}" for some in batches("u", tries, 5) for mark in some]:
+        await uploads.put(url, name, OLD)
+        action, side = random.choice([Action.RESET, Action.CLOSE]), random.choice(["reply", "request"])
+        after = random.randrange(len(NEW)) if side == "request" else random.randrange(200)
+        setattr(
+            execd.engine_net.plan, side, Fault(action, when=random.choice([b"/files/upload", COMMAND]), after=after)
+        )
+        status, _ = await uploads.ask("PUT", url, name, NEW)
+        execd.engine_net.plan.reply = execd.engine_net.plan.request = None
+        await uploads.check(url, name, status)
     tally.check()

@@ -29,7 +29,7 @@ class Names:
         """The directory, and whether it was made; its parents are, too. One that is there stays as it is."""
         path, mode = paths.checked(path), paths.octal("mode", mode) or "0755"
         who = await self._shell.user(sandbox_id, user)
-        said = await self._shell.run(sandbox_id, scripts.MKDIR, path=path, user=who, MODE=mode)
+        said = await self._shell.run(sandbox_id, scripts.MKDIR, path=path, user=who, changes=True, MODE=mode)
         return _file(path, said), said["made"] == "1"
 
     async def remove(self, sandbox_id: str, path: str, *, recursive: bool, user: str | None) -> None:
@@ -45,6 +45,7 @@ class Names:
                 path=path,
                 user=who,
                 timeout=REMOVAL,
+                changes=True,
                 RECURSIVE="1" if recursive else "",
             )
         except errors.FileNotFound:

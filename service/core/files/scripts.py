@@ -116,7 +116,7 @@ echo end=ok
 PREPARE = r"""
 need mkdir ln chmod mv cat
 resolve follow; kept; about
-[ "$n" ] || no isdir
+[ "$n" ] && [ -z "$s" ] || no isdir
 if [ -z "$m" ] && [ -e "./$n" ]; then
 [ ! -d "./$n" ] || no isdir
 [ -f "./$n" ] || no notfile
@@ -127,6 +127,7 @@ u=${PWD%/}/@UPLOAD@$ONCEBOX_TOKEN
 way "$u"
 c=$(ln -s "$q" "$w/target" 2>&1) || why "$c"
 c=$(mkdir -m 700 "./@UPLOAD@$ONCEBOX_TOKEN" 2>&1) || why "$c"
+[ -d "$w/to/" ] || no denied
 echo end=ok
 """
 
@@ -282,6 +283,7 @@ u=${PWD%/}/@UPLOAD@$ONCEBOX_TOKEN
 way "$u"
 c=$(ln -s "$q" "$w/target" 2>&1) || why "$c"
 c=$(mkdir -m 700 "./@UPLOAD@$ONCEBOX_TOKEN" 2>&1) || why "$c"
+[ -d "$w/to/" ] || no denied
 echo end=ok
 """
 

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 QUICK = 20.0
 """Seconds for a command that touches a few names."""
+_MAYBE = "The sandbox did not answer: it may have been done, and the same request again is harmless."
 AT_ONCE = 8
 """Small commands under way at once in one sandbox; see `core.fences`."""
 
@@ -94,21 +95,21 @@ class Shell:
         token: str | None = None,
         user: User | None = None,
         timeout: float = QUICK,
+        changes: bool = False,
         **values: str,
     ) -> Said:
         """What ``text`` says of ``path`` (`paths.checked`). ``values``: its other variables, ``ONCEBOX_`` left out.
 
-        Raises the problem that its reason is, or what a failed call means.
+        Raises the problem that its reason is, or what a failed call means; ``changes``: it may have been done then.
         """
-        said = await self.asked(
-            sandbox_id, self._run(sandbox_id, text, path, token or identity.random_token(), user, timeout, values)
-        )
+        work = self._run(sandbox_id, text, path, token or identity.random_token(), user, timeout, values)
+        said = await self.asked(sandbox_id, work, changes=changes)
         reason = said.lines.get("end", "")
         if reason != "ok":
             raise problem_of(said, reason)
         return said
 
-    async def asked(self, sandbox_id: str, work: Awaitable[T]) -> T:
+    async def asked(self, sandbox_id: str, work: Awaitable[T], *, changes: bool = False) -> T:
         """What a call to the sandbox comes to. Raises the problem for a failed one: 409 where the sandbox is paused."""
         try:
             return await work
@@ -117,6 +118,8 @@ class Shell:
         except port.EngineError as error:
             if await self._asleep(sandbox_id):
                 raise paused(sandbox_id) from error
+            if changes and isinstance(error, port.Unclear):
+                raise errors.EngineUnavailable(_MAYBE, sandbox_id=sandbox_id, retry_after=1) from error
             raise refusal(error, sandbox_id=sandbox_id) from error
 
     async def _run(

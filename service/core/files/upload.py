@@ -219,6 +219,7 @@ class Uploads:
                 token=token,
                 user=who,
                 timeout=JOIN,
+                changes=True,
                 SIZE=str(size),
                 MODE=mode or "",
                 MATCH=match,

@@ -233,6 +233,7 @@ class _Files:
         self, tenant: str, sandbox_id: str, path: str, body: AsyncIterator[bytes], *, share: Share, **asked: Any
     ) -> Written:
         self.core.note("put", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
+        await share.hold(1000)
         self.core.asked["body"] = b"".join([chunk async for chunk in body])
         return Written(msgspec.structs.replace(FILE, path=path, size=len(self.core.asked["body"])), True, '"tag"')
 
@@ -249,6 +250,7 @@ class _Files:
         self, tenant: str, sandbox_id: str, path: str, body: AsyncIterator[bytes], *, share: Share, **asked: Any
     ) -> Unpacked | Job:
         self.core.note("unpack", tenant=tenant, sandbox_id=sandbox_id, path=path, **asked)
+        await share.hold(1000)
         return Unpacked(files=1, bytes=len(b"".join([chunk async for chunk in body])))
 
     @contextlib.asynccontextmanager

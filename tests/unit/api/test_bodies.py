@@ -270,3 +270,16 @@ async def test_a_raw_body_that_breaks_off_is_nobody_s() -> None:
     connection.disconnect()
     assert (await connection.answer()).status == 0
     assert "body" not in core.asked
+
+
+@pytest.mark.parametrize("below", ["files", "archive"])
+async def test_a_raw_body_that_waits_for_room_loses_none_of_its_bytes(below: str) -> None:
+    core = FakeCore()
+    full = core.room.share("default")
+    assert full.take(core.room.capacity)
+    target = f"/v1/sandboxes/sb/{below}?path=f"
+    connection = Connection(core.app(), "PUT", target, headers=[("content-length", "6")], body=[b"abc", b"def"])
+    await asyncio.sleep(0.05)
+    full.close()
+    got = await connection.answer()
+    assert got.json["size" if below == "files" else "bytes"] == 6
