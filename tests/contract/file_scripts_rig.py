@@ -16,7 +16,7 @@ from service.core.files.listing import parse_page
 from service.core.files.shell import Said, Shell, parsed
 from service.core.files.tar import repack
 from service.messages import File
-from tests.unit.core.test_file_tar import archive
+from tests.unit.core.files.test_tar import archive
 
 
 def shells() -> list[str]:

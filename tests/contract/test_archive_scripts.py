@@ -15,7 +15,7 @@ import pytest
 from service.core.files import scripts
 from service.core.files.tar import repack
 from tests.contract.file_scripts_rig import Place, packed, shells
-from tests.unit.core.test_file_tar import link
+from tests.unit.core.files.test_tar import link
 
 DIR: dict[str, Any] = {"type": tarfile.DIRTYPE}
 Member = tuple[str, dict[str, Any], bytes]
