@@ -86,6 +86,7 @@ class Place:
         if len(pieces) > 1:
             said = self.run(scripts.APPEND, token=token, uid=uid, UPTO=str(len(pieces) - 2), OWN=own)
             if said["end"] != "ok":
+                self.run(scripts.ABORT, token=token)
                 return said["end"]
         more = {"SIZE": str(sum(map(len, pieces))), "MATCH": match, "MODE": mode, "OWN": own}
         said = self.run(scripts.FINISH, path, token=token, uid=uid, **more)
