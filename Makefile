@@ -85,6 +85,8 @@ down: ## End that stack (its data stays: `docker compose down -v` removes it)
 docs: $(ONCEBOX) ## Renew docs/reference and the pictures from the code, and build build/docs/index.html
 	$(BIN)/python docs/write_reference.py
 	$(BIN)/python docs/draw_states.py
+	@tests/install-browser $(CHROMIUM) >/dev/null || true
+	ONCEBOX_TEST_CHROMIUM=$(CURDIR)/$(CHROMIUM) $(BIN)/python docs/draw_console.py
 	$(BIN)/sphinx-build -q -E -W --keep-going -b html docs build/docs
 
 fuzz: $(ONCEBOX) ## Fuzz the API over its OpenAPI document, on the embedded default and on Redis (FUZZ_SECONDS=900 each)
