@@ -119,7 +119,7 @@ def test_fenced_commands_end_and_print_as_unfenced_ones(site: Site) -> None:
 
 
 def test_fenced_commands_do_what_unfenced_ones_do_where_their_environment_acts(site: Site) -> None:
-    assert site.boot, "made before anything else is put there"
+    assert site.boot is not None, "made before anything else is put there"
 
     def differs(start: Start) -> str | None:
         directory = f"{site.execd.directory}/here-{secrets.token_hex(4)}"

@@ -61,7 +61,7 @@ class Job(JobView):
         """The output as text, as it comes, until the job is over and its output read to the end.
 
         stdout and stderr are merged, unless the job was submitted with ``stderr="apart"``: then ``stream`` says which.
-         Characters are never cut; bytes that are not UTF-8 are U+FFFD. Where the
+        Characters are never cut; bytes that are not UTF-8 are U+FFFD. Where the
         service must replace what it gave before (rare: a log that was lost and read anew), the replacement's
         part beyond what was given already is given, if it begins alike, else all of it; ``result()`` has it
         right in every case.
