@@ -149,6 +149,8 @@ class Rig:
     def __init__(self, spawn: Spawner, folder: Path) -> None:
         self.replicas: list[Replica] = []
         self.caller = Caller()
+        self.holds_inputs = True
+        """What a command is to read is put beside the fences, which some tests take away."""
         self._spawn = spawn
         self._folder = folder
         self._engine: EngineProcess | None = None
@@ -275,7 +277,7 @@ class Rig:
         """A command that notes its mark in the ledger, runs `then`, prints `out-<mark>` where it was given what goes
         with its mark to read (`tests.faults.inputs`), and exits with the code.
         """
-        read, given = expecting(mark)
+        read, given = expecting(mark) if self.holds_inputs else ("true", None)
         ledger = shlex.quote(f"{self.place}/ledger")
         return remember(f"echo {mark} >> {ledger}; {then or ':'}; {read} && echo out-{mark}; exit {exit_code}", given)
 

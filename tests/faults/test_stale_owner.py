@@ -87,6 +87,7 @@ async def test_a_stale_owner_does_not_touch_a_claim_that_another_replica_holds(r
     """
     tally = Tally("stale owner goes on while the new one holds the claim")
     await rig.start(replicas=2, env=NO_MARK)
+    rig.holds_inputs = False
     stale, owner = rig.replicas
     sandbox_id = await rig.sandbox(owner)
     for marks in batches("m", tries, AT_ONCE):

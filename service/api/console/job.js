@@ -18,8 +18,17 @@ export function job(commandId, { signal }) {
 	});
 	return page;
 
+	/** The job; of one whose streams are apart, a stream must be named. */
+	async function whole() {
+		const asked = `${path}?full=true&limit=1`;
+		return json(asked, { signal }).catch((problem) => {
+			if (problem.status !== 422) throw problem;
+			return json(`${asked}&stream=stdout`, { signal });
+		});
+	}
+
 	async function show() {
-		let seen = await json(`${path}?full=true&limit=1`, { signal });
+		let seen = await whole();
 		const facts = h("section", { "aria-label": "Facts" });
 		const outputs = h("div", {});
 		const told = (now) => {
@@ -32,7 +41,7 @@ export function job(commandId, { signal }) {
 		await output(seen, outputs, async (now) => {
 			told(now);
 			document.title = `${inWords(now)} · Oncebox`;
-			if (seen.history) told(await json(`${path}?full=true&limit=1`, { signal }).catch(() => now));
+			if (seen.history) told(await whole().catch(() => now));
 		});
 	}
 
