@@ -166,7 +166,7 @@ class Core:
         shell = Shell(engine, settings.fence_dir, startup=fences.startup, asleep=liveness.asleep, mounts=mounts)
         uploads = Uploads(engine, store, shell, tasks, most=settings.max_file)
         transfers = Transfers(access, liveness, expiry)
-        archives = Archives(engine, shell, uploads, self.jobs, tasks)
+        archives = Archives(engine, shell, uploads, self.jobs, tasks, look=polls.poll)
         reads = Reads(engine, shell, tasks)
         self.files = Files(access, transfers, uploads, reads, Lists(shell), Names(shell), archives)
         self.sweeper = Sweeper(store, engine, fences, liveness, telemetry, settings, Leftovers(shell))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from service.core.model.answers import Answer
 from service.core.sandboxes.users import User
 from service.messages import Job, JobOutput, JobState, SubmitJob, Unpacked
 from service.ports.engine import Engine, FileMissing
+from service.ports.store import Record
 
 T = TypeVar("T")
 
@@ -40,6 +41,8 @@ WAIT = 8.0
 TIMEOUT = 3600
 """Seconds for unpacking."""
 PACKING = 20.0
+FIRST_LOOKS = (0.05, 0.1, 0.15, 0.2, 0.3)
+"""Seconds between the first looks at what unpacks."""
 PIECE = 1024 * 1024
 """Bytes of a growing archive that are read at once."""
 LOOKS = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -49,9 +52,19 @@ SILENT = 120.0
 
 
 class Archives:
-    """Takes archives into sandboxes, and makes them there. ``jobs`` runs what unpacks."""
+    """Takes archives into sandboxes, and makes them there. ``jobs`` runs what unpacks; ``look`` asks how it stands."""
 
-    def __init__(self, engine: Engine, shell: Shell, uploads: Uploads, jobs: Jobs, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        shell: Shell,
+        uploads: Uploads,
+        jobs: Jobs,
+        tasks: Tasks,
+        *,
+        look: Callable[[str], Awaitable[Record | None]],
+    ) -> None:
+        self._look = look
         self._engine = engine
         self._shell = shell
         self._uploads = uploads
@@ -141,6 +154,11 @@ class Archives:
         job: Job = answer.value
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT
+        for delay in FIRST_LOOKS:  # most are unpacked in no time, and a poll by the pace of all jobs would come later
+            await asyncio.sleep(delay)
+            record = await self._look(job.command_id)
+            if record is None or not record.state.active:
+                break
         cursor: str | None = None
         text = ""
         while True:
