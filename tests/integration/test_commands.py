@@ -179,6 +179,16 @@ async def test_an_input_that_the_sandbox_can_not_hold_runs_nothing(
     assert await execute(core, box, "cat count 2>/dev/null || echo none") == "none\n"
 
 
+async def test_where_no_fence_can_be_an_input_is_refused_and_a_file_is_read(here: Rig) -> None:
+    core = await here.replica(fence_dir="/proc/no-mark")
+    box = await here.sandbox(core)
+    with pytest.raises((errors.EngineUnavailable, errors.EngineRejected)):
+        await submit(core, box, "echo x >>count", stdin="a")
+    assert await execute(core, box, "cat count 2>/dev/null || echo none; echo in >given") == "none\n"
+    page, text = await run(core, box, command="cat", stdin_path="given")
+    assert (page.fenced, text) == (False, "in\n")
+
+
 # -- users
 
 
