@@ -98,6 +98,7 @@ async def test_claims_that_sent_nothing_are_given_back_at_the_end_of_the_grace(r
     tally = Tally("SIGTERM, the grace ends at `claimed`")
     no_mark = {"ONCEBOX_FENCE_DIR": "/proc/no-mark"}  # where there is one, a claim is dispatched as it is made
     await rig.start(replicas=2, env={"ONCEBOX_LEASE": "60", "ONCEBOX_SHUTDOWN_GRACE": "0.5", **no_mark})
+    rig.holds_inputs = False
     stopped, other = rig.replicas
     sandbox_id = await rig.sandbox(other)
     stopped.points.hold("after_claim")
