@@ -120,7 +120,6 @@ async function trouble(error, failures, signal) {
 	return Math.max(error.retryAfter * 1000, Math.min(1000 * 2 ** failures, 10_000) * (0.5 + Math.random() / 2));
 }
 
-/** Waits until somebody looks at the page. */
 function seen(signal) {
 	return new Promise((resolve) => {
 		function look() {

@@ -95,5 +95,4 @@ export function files(path, signal) {
 	}
 }
 
-/** Lines as text, each with its unseen characters. */
 const lines = (text) => text.split("\n").flatMap((line, at) => (at ? [document.createTextNode("\n"), line] : [line]));

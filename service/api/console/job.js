@@ -20,10 +20,10 @@ export function job(commandId, { signal }) {
 
 	/** The job; of one whose streams are apart, a stream must be named. */
 	async function whole() {
-		const asked = `${path}?full=true&limit=1`;
-		return json(asked, { signal }).catch((problem) => {
+		const read = (more) => json(`${path}?full=true&limit=1${more}`, { signal });
+		return read("").catch((problem) => {
 			if (problem.status !== 422) throw problem;
-			return json(`${asked}&stream=stdout`, { signal });
+			return read("&stream=stdout");
 		});
 	}
 
@@ -34,13 +34,12 @@ export function job(commandId, { signal }) {
 		const told = (now) => {
 			seen = { ...seen, ...now, command: seen.command, history: now.history ?? seen.history };
 			fill(facts, ...about(seen, cancel));
+			document.title = `${inWords(seen)} · Oncebox`;
 		};
 		told(seen);
 		fill(page, h("h1", { class: "command" }, seen.command.split("\n")[0] || commandId), facts, h("h2", {}, "Output"), outputs);
-		document.title = `${inWords(seen)} · Oncebox`;
 		await output(seen, outputs, async (now) => {
 			told(now);
-			document.title = `${inWords(now)} · Oncebox`;
 			if (seen.history) told(await whole().catch(() => now));
 		});
 	}

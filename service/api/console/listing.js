@@ -19,7 +19,6 @@ export class Listing {
 		this.items = [];
 	}
 
-	/** The first page was read. */
 	get begun() {
 		return this.pages[0].read;
 	}
@@ -52,7 +51,6 @@ export class Listing {
 		if (token !== null) this._continue(at + 1, { token, below: end, read: later.length > 0 && !gap });
 	}
 
-	/** The items of a page. */
 	_within(page) {
 		const end = this.pages[this.pages.indexOf(page) + 1]?.below ?? "";
 		return this.items.filter((item) => this._covered(item, page.below, end));

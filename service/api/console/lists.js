@@ -96,7 +96,6 @@ function list(kind, filters, signal) {
 	};
 }
 
-/** The jobs of one sandbox. */
 export function jobsOf(sandboxId, signal) {
 	return list({ ...JOBS, fixed: true, columns: JOBS.columns.filter((column) => column.class !== "id"),
 		none: ["No jobs ran in here yet.", "Run a command above."] }, { sandbox_id: sandboxId }, signal);

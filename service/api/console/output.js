@@ -34,7 +34,6 @@ export class Output {
 		this._text.ariaLabel += stream ? `, ${stream}` : "";
 	}
 
-	/** More text. */
 	put(text) {
 		this._terminal.write(text);
 		this._planned ??= setTimeout(() => this._draw(), EVERY);
@@ -106,7 +105,6 @@ export class Output {
 		this._top = scrollTop;
 	}
 
-	/** Finds a text in what is held, and marks it. */
 	_find() {
 		const wanted = this._search.value.toLowerCase();
 		this._found = wanted ? ranges(this._text, wanted) : [];

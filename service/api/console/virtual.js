@@ -68,7 +68,6 @@ export class Table {
 		row.at = at;
 	}
 
-	/** Up and down go from row to row; the browser does the rest. */
 	_keys(event) {
 		const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
 		const now = [...this._rows.values()].find((row) => row.element.contains(document.activeElement));
