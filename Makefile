@@ -43,6 +43,7 @@ demo: $(ONCEBOX) ## Run a command of some seconds as a job, with nothing else se
 test: $(ONCEBOX) ## Run all tests, on a real Redis server and in a real browser too
 	@tests/install-redis $(REDIS) || test "$$CI" != true
 	@tests/install-browser $(CHROMIUM) || test "$$CI" != true
+	@tests/install-adapter inspect $(VENV)/adapters/inspect || test "$$CI" != true
 	ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_CHROMIUM=$(CURDIR)/$(CHROMIUM) $(BIN)/pytest $(PYTEST_ARGS)
 
 coverage: $(ONCEBOX) ## Run all tests, and show which lines of the code they ran (takes longer)

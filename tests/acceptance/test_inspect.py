@@ -1,0 +1,128 @@
+"""Evaluations with Inspect AI whose sandboxes are Oncebox's, each in the adapter's own environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.acceptance.http_rig import Replica
+from tests.support.missing import missing
+from tests.support.processes import ManagedProcess, Spawner
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
+
+ADAPTERS = Path(__file__).parents[1] / "adapters"
+ENVIRONMENT = Path(sys.prefix) / "adapters" / "inspect"
+NOT_FOR_ROOT = {
+    "test_read_file_not_allowed",
+    "test_write_text_file_without_permissions",
+    "test_write_binary_file_without_permissions",
+}
+"""Checks that want a refusal, where nothing is refused to root."""
+ALL = 44
+
+
+class Evaluations:
+    """Runs Inspect against a replica of its own."""
+
+    def __init__(self, spawn: Spawner, folder: Path) -> None:
+        self.replica = Replica(spawn)
+        self.folder = folder
+        self._spawn = spawn
+
+    def start(self, *words: str, name: str) -> ManagedProcess:
+        """A program of the adapter's environment."""
+        env = {"ONCEBOX_URL": self.replica.url, "HOME": str(self.folder), "NO_COLOR": "1"}
+        program, *arguments = words
+        return self._spawn([str(ENVIRONMENT / "bin" / program), *arguments], name=name, env=env)
+
+    def eval(self, folder: str, *options: str) -> ManagedProcess:
+        """``inspect eval``, with its log in JSON below ``folder``."""
+        task = f"{ADAPTERS / 'inspect_tasks.py'}@sums"
+        log = ("--log-dir", str(self.folder / folder), "--log-format", "json", "--display", "plain")
+        return self.start("inspect", "eval", task, *log, *options, name=f"eval-{folder}")
+
+    def log(self, folder: str) -> dict[str, Any]:
+        """What an evaluation wrote."""
+        [path] = (self.folder / folder).glob("*.json")
+        read: dict[str, Any] = json.loads(path.read_text())
+        return read
+
+    def listed(self, kind: str) -> list[dict[str, Any]]:
+        """All sandboxes, or all jobs."""
+        items: list[dict[str, Any]] = self.replica.ask("GET", f"/v1/{kind}").json()["items"]
+        return items
+
+
+@pytest.fixture
+def inspect(spawn: Spawner, tmp_path: Path) -> Evaluations:
+    if not (ENVIRONMENT / "made-from.txt").exists():
+        missing("no environment with Inspect; `make test` makes one where there is a package index")
+    return Evaluations(spawn, tmp_path)
+
+
+def test_the_providers_own_self_check(inspect: Evaluations) -> None:
+    report = inspect.folder / "report.xml"
+    words = ["-m", "pytest", "-q", "-n", "4", "--noconftest", "-c", os.devnull, "--rootdir", str(inspect.folder)]
+    words += ["-p", "no:cacheprovider", "-o", "asyncio_mode=auto", f"--junitxml={report}"]
+    check = inspect.start("python", *words, str(ADAPTERS / "self_check_inspect.py"), name="self-check")
+    check.wait(timeout=360)
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    failed = {
+        str(case.get("name")) for case in cases if case.find("failure") is not None or case.find("error") is not None
+    }
+    assert len(cases) == ALL
+    expected = NOT_FOR_ROOT if os.geteuid() == 0 else {"test_exec_as_user"}
+    if not os.stat("/tmp").st_mode & stat.S_IWOTH:  # the machine's own, where sandboxes are not isolated
+        expected = {*expected, "test_exec_as_user"}
+    assert failed == expected, check.stdout
+    assert inspect.listed("sandboxes") == []
+
+
+def test_an_evaluation_with_files_setup_tool_and_scorer(inspect: Evaluations) -> None:
+    assert inspect.eval("logs").wait(timeout=120) == 0
+    log = inspect.log("logs")
+    assert log["status"] == "success", log.get("error")
+    assert log["results"]["scores"][0]["metrics"]["accuracy"]["value"] == 1
+    assert inspect.listed("sandboxes") == []
+
+
+async def test_an_interrupted_evaluation_leaves_no_sandbox_and_a_killed_one_none_for_long(inspect: Evaluations) -> None:
+    for end in (signal.SIGINT, signal.SIGKILL):
+        running = inspect.eval(f"logs-{end.name}", "-T", "wait=sleep 100")
+        await eventually(
+            lambda: any("sleep 100" in job["command"] for job in inspect.listed("exec-jobs?state=running")), timeout=90
+        )
+        [sandbox] = inspect.listed("sandboxes")
+        assert sandbox["metadata"] == {"inspect_ai": "sandbox", "inspect_ai_task": "sums"}
+        running.send(end)
+        running.wait(timeout=60)
+        assert (inspect.listed("sandboxes") == []) == (end is signal.SIGINT)
+    assert inspect.start("inspect", "sandbox", "cleanup", "oncebox", name="cleanup").wait(timeout=60) == 0
+    assert inspect.listed("sandboxes") == []
+
+
+async def test_a_killed_evaluation_that_is_repeated_with_its_key_finds_its_work(inspect: Evaluations) -> None:
+    options = ("-T", "key=mine", "-T", "wait=sleep 3; echo >>waited; wc -l <waited; wc -l <setups")
+    running = inspect.eval("logs-1", *options)
+    await eventually(
+        lambda: any("sleep 3" in job["command"] for job in inspect.listed("exec-jobs?state=running")), timeout=90
+    )
+    [first] = inspect.listed("sandboxes")
+    running.kill()
+    running.wait(timeout=60)
+    assert inspect.eval("logs-2", *options).wait(timeout=120) == 0
+    [sample] = inspect.log("logs-2")["samples"]
+    said = [message["content"] for message in sample["messages"] if message["role"] == "tool"]
+    assert said[-1].split() == ["1", "1"], "each command ran once, and the setup script too"
+    assert {job["sandbox_id"] for job in inspect.listed("exec-jobs")} == {first["sandbox_id"]}
+    assert inspect.listed("sandboxes") == []
