@@ -130,12 +130,22 @@ class SyncDriver:
             raise
         except BaseException:
             if clean_up is not None and arrived:
-                thread = threading.Thread(target=self.run, args=(clean_up(),), name="oncebox-clean-up")
-                thread.start()
-                thread.join()
+                self._through(clean_up)
             raise
         finally:
             flow.close()
+
+    def _through(self, clean_up: CleanUp) -> None:
+        over = threading.Event()
+
+        def clean() -> None:
+            try:
+                self.run(clean_up())
+            finally:
+                over.set()
+
+        threading.Thread(target=clean, name="oncebox-clean-up").start()
+        over.wait()  # an interrupted `join` makes Python 3.11 take the thread for one that has ended
 
     def _do(self, step: Step, stop: threading.Event | None) -> Reply:
         if isinstance(step, Request):
