@@ -3,7 +3,7 @@
 # ruff: noqa: TID252  (relative, so that the client also works under the name that `oncebox.py` gives it)
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -61,45 +61,32 @@ class AsyncTaskRun(Generic[T]):
 
     async def submit(
         self,
-        command: str,
+        command: str | Sequence[str],
         *,
         step: str | None = None,
-        timeout: int | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> AsyncJob:
         """Starts a command as a job, once for this task and step.
 
         Args:
             step: a name for it, of its own within the task; None: the number of the call.
-
-        All else is as in ``Sandbox.submit()``.
+            more: as of ``Sandbox.submit()``, as all else.
         """
         self._steps += 1
         step = f"#{self._steps}" if step is None else step
         return await self.sandbox.submit(
             command,
-            timeout=timeout,
-            cwd=cwd,
-            env=env,
             metadata=labels(self._names.of_step(self._name, step), metadata),
             idempotency_key=self._names.step_key(self._name, step),
+            **more,
         )
 
     async def run(
-        self,
-        command: str,
-        *,
-        step: str | None = None,
-        timeout: int | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        metadata: Mapping[str, str] | None = None,
-        check: bool = False,
+        self, command: str | Sequence[str], *, step: str | None = None, check: bool = False, **more: Any
     ) -> JobResult:
         """Runs a command as :meth:`submit` does, and waits for its result; ``check`` as in ``Job.result()``."""
-        job = await self.submit(command, step=step, timeout=timeout, cwd=cwd, env=env, metadata=metadata)
+        job = await self.submit(command, step=step, **more)
         return await job.result(check=check)
 
 
