@@ -310,7 +310,7 @@ c=$(mv -fT "$t/stage" "./$n" 2>&1) || case $c in
 *nrecognized*|*nvalid*) [ ! -e "./$n" ] || no changed; c=$(mv "$t/stage" "./$n" 2>&1) || why "$c";; *) why "$c";; esac
 clean; echo end=ok; exit 0; fi
 each() { for x in "$t/stage/$1"* "$t/stage/$1".[!.]* "$t/stage/$1"..?*; do
-[ -e "$x" ] || [ -L "$x" ] || continue; set -- "$1" "$2" "${x##*/}"; $2 "$1" "$3"; done; }
+[ -e "$x" ] || [ -L "$x" ] || continue; look "$1" "${x##*/}"; done; }
 folder() { [ -d "$1" ] && [ ! -L "$1" ]; }
 look() { if folder "$t/stage/$1$2"; then
 if [ -e "$q/$1$2" ] || [ -L "$q/$1$2" ]; then
@@ -319,13 +319,17 @@ cd -P "$q/$1$2" 2>/dev/null || no denied
 case $PWD/ in "${q%/}"/*) ;; *) no outside;; esac
 case $PWD/ in "$f"/*) no fence;; esac
 [ -w . ] || no denied
-each "$1$2/" look; fi
+each "$1$2/"; fi
 elif [ -d "$q/$1$2" ] && [ ! -L "$q/$1$2" ]; then no isdir; fi; }
 left() { find "$t/stage" ! -type d -exec sh -c 'for x; do printf .; done' sh {} + 2>/dev/null | wc -c; }
-place() { if folder "$t/stage/$1$2" && [ -d "$q/$1$2" ]; then chmod u+rwx "$t/stage/$1$2"; each "$1$2/" place
-else c=$(mv -f "$t/stage/$1$2" "$q/$1" 2>&1) || { c="$c"; echo "placed=$((ONCEBOX_FILES - $(left)))"; why "$c"; }; fi; }
-each '' look
-each '' place
+put() { d=$1; shift; c=$(mv -f "$@" "$q/$d" 2>&1) || { echo "placed=$((ONCEBOX_FILES - $(left)))"; why "$c"; }; }
+place() { for x in "$t/stage/$1"* "$t/stage/$1".[!.]* "$t/stage/$1"..?*; do
+[ -e "$x" ] || [ -L "$x" ] || continue
+if folder "$x" && [ -d "$q/$1${x##*/}" ]; then chmod u+rwx "$x"; place "$1${x##*/}/"; continue; fi
+set -- "$@" "$x"; [ $# -le 200 ] || { put "$@"; set -- "$1"; }; done
+[ $# = 1 ] || put "$@"; }
+each ''
+place ''
 clean; echo end=ok; exit 0
 """
 
