@@ -255,7 +255,7 @@ def _files(found: dict[str, Any]) -> Iterator[str]:
     yield "## Files\n"
     yield (
         "A file sent and fetched through one replica, and by the engine's own client, on the same engine. Through "
-        "Oncebox an upload goes in pieces of at most 16 MiB to a temporary name, is put together and renamed: it takes "
+        "Oncebox an upload goes in pieces of at most 6 MiB to a temporary name, is put together and renamed: it takes "
         "its name only when it is whole.\n"
     )
     transfers = found["transfers"]
