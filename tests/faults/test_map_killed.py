@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.http_rig import Replica
+from tests.conftest import RedisStarter
 from tests.faults.tally import Tally, tries
 from tests.support.processes import Spawner
 
@@ -31,11 +32,13 @@ with Client(sys.argv[1]) as client:
 @pytest.mark.timeout(300)
 @tries(short=5, long=100)
 @pytest.mark.parametrize("with_journal", [False, True], ids=["record", "journal"])
-def test_killed_and_run_again_it_goes_on(spawn: Spawner, tries: int, with_journal: bool, tmp_path: Path) -> None:
+def test_killed_and_run_again_it_goes_on(
+    spawn: Spawner, start_redis: RedisStarter, tries: int, with_journal: bool, tmp_path: Path
+) -> None:
     """`tries`: kills, over as many maps as it takes."""
     name = "journal" if with_journal else "record"
     tally = Tally(f"a map over tasks killed at a random point and run again, ends from the {name}; each kill")
-    replica, chance, maps = Replica(spawn), random.Random(tries), 0
+    replica, chance, maps = Replica(spawn, {"ONCEBOX_REDIS_URL": start_redis().url}), random.Random(tries), 0
     while tally.tries < tries:
         maps += 1
         key = f"map{maps}"
