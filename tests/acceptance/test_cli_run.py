@@ -1,10 +1,10 @@
 """``oncebox run`` with nothing configured: real processes, real pipes, real terminals."""
 
-import itertools
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,12 +15,13 @@ import psutil
 import pytest
 
 from service.cli.stack import PLAIN
+from tests.support.ports import LOOPBACK
+from tests.support.waiting import PATIENCE
 from tests.unit.cli.ptys import CTRL_C, TerminalProcess
 
 pytestmark = pytest.mark.acceptance
 
 ONCEBOX = (sys.executable, "-m", "service.cli")
-COUNT = "for i in 1 2 3; do echo $i; sleep 1; done; exit 3"
 STUBBORN = 'trap "" INT TERM; echo ready; while :; do sleep 1; done'
 
 
@@ -73,14 +74,20 @@ def all_gone(text: str) -> bool:
 
 
 def test_output_comes_as_it_is_printed_and_the_exit_code_is_the_commands() -> None:
-    with TerminalProcess([*ONCEBOX, "run", "--", "sh", "-c", COUNT]) as terminal:
-        code = terminal.wait()
-        moments = [terminal.moment_of(line) for line in ("1", "2", "3")]
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        listener.settimeout(PATIENCE)
+        gates = f"exec 3<>/dev/tcp/{LOOPBACK}/{listener.getsockname()[1]}"
+        script = f"{gates}; for line in first second third; do echo $line; read <&3; done; exit 3"
+        with TerminalProcess([*ONCEBOX, "run", "--", "bash", "-c", script]) as terminal:
+            gate, _ = listener.accept()
+            with gate:
+                for line in ("first", "second", "third"):
+                    terminal.wait_for(f"{line}\n")
+                    gate.sendall(b"\n")  # only now can the command go on
+                code = terminal.wait()
 
     assert code == 3
-    assert left(terminal) == "1\n2\n3\n"
-    # A second apart at its source; half of one leaves room for a slow machine, and none for output at the end.
-    assert [later - earlier > 0.5 for earlier, later in itertools.pairwise(moments)] == [True, True]
+    assert left(terminal) == "first\nsecond\nthird\n"
 
 
 def test_output_is_the_bytes_of_the_command() -> None:

@@ -1,4 +1,4 @@
-"""Processes on a terminal of their own: a real pseudo-terminal, with a keyboard and a clock on its output."""
+"""Processes on a terminal of their own: a real pseudo-terminal, with a keyboard."""
 
 import contextlib
 import fcntl
@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from tests.support.waiting import PATIENCE
 
 CTRL_C = b"\x03"
 ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
@@ -53,7 +55,7 @@ class TerminalProcess:
                 preexec_fn=lambda: fcntl.ioctl(2, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one system call
             )
         os.close(terminal)
-        self._pieces: list[tuple[float, bytes]] = []
+        self._pieces: list[bytes] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -66,13 +68,13 @@ class TerminalProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
-        self._reader.join(timeout=10)
+        self._reader.join(timeout=PATIENCE)
         os.close(self._master)
 
     @property
     def raw(self) -> bytes:
         """All that came to the terminal so far."""
-        return b"".join(piece for _, piece in list(self._pieces))
+        return b"".join(list(self._pieces))
 
     @property
     def screen(self) -> str:
@@ -88,16 +90,6 @@ class TerminalProcess:
             shown.append(ESCAPES.sub(b"", kept).decode(errors="replace"))
         return "\n".join(shown)
 
-    def moment_of(self, line: str) -> float:
-        """When this line was whole on the terminal, by the monotonic clock."""
-        wanted = line.encode() + b"\r\n"
-        got = b""
-        for moment, piece in list(self._pieces):
-            got += piece
-            if wanted in got:
-                return moment
-        raise AssertionError(f"no line {line!r}: {self.screen}")
-
     def press(self, keys: bytes) -> None:
         """Type."""
         os.write(self._master, keys)
@@ -106,7 +98,7 @@ class TerminalProcess:
         """Send a signal to the process alone."""
         self._popen.send_signal(number)
 
-    def wait_for(self, text: str, *, timeout: float = 30.0) -> None:
+    def wait_for(self, text: str, *, timeout: float = PATIENCE) -> None:
         """Wait until the text was on the screen."""
         deadline = time.monotonic() + timeout
         while text not in self.screen:
@@ -115,16 +107,16 @@ class TerminalProcess:
                 raise AssertionError(f"no {text!r} (exit code {self._popen.poll()}): {self.screen}")
             time.sleep(0.01)
 
-    def wait(self, *, timeout: float = 30.0) -> int:
+    def wait(self, *, timeout: float = PATIENCE) -> int:
         """Wait for its end, and for all that it printed; its exit code."""
         try:
             code = self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end within {timeout} s: {self.screen}") from None
-        self._reader.join(timeout=10)
+        self._reader.join(timeout=PATIENCE)
         return code
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # EIO: the last one that had the terminal is gone
             while piece := os.read(self._master, 65_536):
-                self._pieces.append((time.monotonic(), piece))
+                self._pieces.append(piece)
