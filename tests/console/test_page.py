@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import JSHandle, Page, Route, expect
 
 from service.tenants import lines_for, new_key
 from tests.acceptance.http_rig import Replica
@@ -108,6 +108,16 @@ async def test_a_job_is_found_followed_and_cancelled(replica: Replica, browser: 
     assert browser.wrong == []
 
 
+async def dropped(page: Page, name: str, text: str) -> JSHandle:
+    """What a browser hands over where a file is let fall."""
+    script = """([name, text]) => {
+        const transfer = new DataTransfer();
+        transfer.items.add(new File([text], name));
+        return transfer;
+    }"""
+    return await page.evaluate_handle(script, [name, text])
+
+
 async def test_a_sandbox_is_used_and_deleted(replica: Replica, browser: Browser) -> None:
     sandbox = replica.sandbox()
     page = await shown(browser, f"{replica.url}/console#/sandboxes")
@@ -131,6 +141,11 @@ async def test_a_sandbox_is_used_and_deleted(replica: Replica, browser: Browser)
     async with page.expect_download() as starting:
         await files.get_by_role("button", name="Download from the page <b>").click()
     assert (await (await starting.value).path()).read_bytes() == b"some\x07 text\n"
+    await page.locator(".drop").dispatch_event(
+        "drop", {"dataTransfer": await dropped(page, "dropped.txt", "fell in\n")}
+    )
+    await files.get_by_role("button", name="dropped.txt", exact=True).click()
+    await expect(page.get_by_role("region", name="Contents of dropped.txt")).to_have_text("fell in")
 
     await page.get_by_label("Command").fill("echo from the page; exit 3")
     key = await page.locator("form.run code").inner_text()

@@ -8,7 +8,6 @@ import { size } from "./text.js";
 const EVERY = 100; // ms between two drawings
 const MOST_FOUND = 1000;
 const LAST = 2_000_000; // bytes that are read of an output that is over, from its end
-const LARGE = 200_000_000; // bytes above which a download is written straight into a file, where the browser can
 
 /** One output of a job: `stream` names which, where it has two. */
 export class Output {
@@ -125,14 +124,9 @@ export class Output {
 		fill(this._hits, `${this._at + 1} of ${this._found.length}`);
 	}
 
-	/** All of it as a file, straight from the service; a long one is written as it comes where the browser can. */
+	/** All of it as a file, straight from the service. */
 	async _download(pressed) {
-		const answer = await ask(this._path("output"), { signal: this._signal });
-		if (Number(answer.headers.get("Content-Length")) > LARGE && globalThis.showSaveFilePicker) {
-			const file = await showSaveFilePicker({ suggestedName: this._name });
-			await answer.body.pipeTo(await file.createWritable());
-			say("The whole output is written.");
-		} else await save(answer, this._name, pressed);
+		await save(await ask(this._path("output"), { signal: this._signal }), this._name, pressed);
 	}
 }
 
