@@ -129,6 +129,8 @@ class Response:
         self._body.clear()
         if len(piece) > UNREAD:
             self._heard = self._loop.time()
+            self._timer.cancel()  # it may be set to the end of the call
+            self._timer = self._loop.call_at(self._due(), self._look_at_the_clock)
             self._connection.go_on()
         return piece
 

@@ -10,10 +10,11 @@ import pytest
 from service.engine import http1, names
 from service.engine.http1 import Connection, Pool, Response, place_of, request_bytes
 from service.engine.names import Names
+from tests.support.waiting import PATIENCE, eventually
 from tests.unit.engine.raw_server import Arrived, Behaviour, RawServer, chunk, reply, stream_head
 
 GET = request_bytes("GET", "engine", "/", {}, None)
-SECONDS = 20.0
+SECONDS = PATIENCE
 
 
 @asynccontextmanager
@@ -34,9 +35,11 @@ def sending(data: bytes, *, close: bool = False) -> Behaviour:
     return behave
 
 
-async def asked(pool: Pool, server: RawServer, *, silence: float | None = None) -> tuple[Connection, Response]:
+async def asked(
+    pool: Pool, server: RawServer, *, silence: float | None = None, lasts: float = SECONDS
+) -> tuple[Connection, Response]:
     connection = await pool.take(place_of(server.url, None), SECONDS)
-    return connection, connection.send(GET, asyncio.get_running_loop().time() + SECONDS, silence)
+    return connection, connection.send(GET, asyncio.get_running_loop().time() + lasts, silence)
 
 
 async def whole(pool: Pool, server: RawServer) -> tuple[int, bytes]:
@@ -174,6 +177,7 @@ async def test_a_body_that_nobody_reads_is_not_taken() -> None:
     async with pool_at(behave) as (server, pool):
         connection, response = await asked(pool, server)
         await response.head()
+        await eventually(lambda: len(response._body) > http1.UNREAD)
         before = -1
         while before < taken:
             before = taken
@@ -195,9 +199,13 @@ async def test_silence_counts_from_the_last_byte_and_not_while_nothing_is_taken(
         await asyncio.sleep(SECONDS)
 
     async with pool_at(behave) as (server, pool):
-        connection, response = await asked(pool, server, silence=0.1)
+        connection, response = await asked(pool, server, silence=3600, lasts=7200)
         await response.head()
-        await asyncio.sleep(0.3)
+        await eventually(lambda: len(response._body) > http1.UNREAD)
+        response._silence = 0.01
+        response._look_at_the_clock()
+        await asyncio.sleep(0.05)
+        assert response.error is None
         assert await response.piece() == b"hello"
         with pytest.raises(TimeoutError):
             await response.piece()
