@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.missing import missing
 from tests.support.processes import Spawner, end_in_order, take_signals
@@ -14,6 +15,12 @@ from tests.support.redis_server import (
     RedisServer,
     redis_executable,
 )
+
+# The same examples in each run, however slow the machine is; `make fuzz` looks for others.
+settings.register_profile(
+    "same", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 _spawner = pytest.StashKey[Spawner]()
 

@@ -14,6 +14,7 @@ from service.server.embedded import embedded
 from service.settings import Settings
 from tests.acceptance.http_rig import Replica
 from tests.support.processes import Spawner
+from tests.support.waiting import PATIENCE
 from tests.unit.api.fakes import ask, post
 
 pytestmark = pytest.mark.acceptance
@@ -30,7 +31,7 @@ async def test_the_embedded_stack_serves_and_leaves_nothing_behind() -> None:
         assert below
     with pytest.raises(urllib3.exceptions.HTTPError):
         await asyncio.to_thread(http.request, "GET", url + "/healthz", timeout=5)
-    _, alive = psutil.wait_procs(below, timeout=10)
+    _, alive = psutil.wait_procs(below, timeout=PATIENCE)
     assert not alive
 
 
@@ -62,10 +63,10 @@ async def test_the_application_builds_itself_under_any_server_with_a_lifespan() 
     incoming.put_nowait({"type": "lifespan.startup"})
     running: Any = app({"type": "lifespan"}, incoming.get, cast(Any, sent.put))
     lifespan = asyncio.create_task(running)
-    assert (await asyncio.wait_for(sent.get(), 30))["type"] == "lifespan.startup.complete"
+    assert (await asyncio.wait_for(sent.get(), PATIENCE))["type"] == "lifespan.startup.complete"
     sandbox = (await post(app, "/v1/sandboxes", {})).json["sandbox_id"]
     ran = await post(app, "/v1/exec", {"sandbox_id": sandbox, "command": "echo hi"})
     assert msgspec.json.decode(ran.body)["stdout"] == "hi\n"
     incoming.put_nowait({"type": "lifespan.shutdown"})
-    assert (await asyncio.wait_for(sent.get(), 30))["type"] == "lifespan.shutdown.complete"
+    assert (await asyncio.wait_for(sent.get(), PATIENCE))["type"] == "lifespan.shutdown.complete"
     await lifespan

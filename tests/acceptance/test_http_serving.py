@@ -194,7 +194,7 @@ def test_workers_share_a_port_are_replaced_and_end_together(
 
     # All of them end, in order
     below = children(replica.process.pid)
-    assert replica.process.terminate(timeout=20) == 0
+    assert replica.process.terminate() == 0
     assert ended(below)
 
 

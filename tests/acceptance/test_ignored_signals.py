@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.http_rig import Replica
 from tests.support.processes import ManagedProcess, Spawner, not_taken
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.acceptance
 
@@ -39,7 +40,7 @@ def test_a_service_minds_ctrl_c_all_the_same_and_not_a_terminal_that_goes_away(r
     assert replica.ask("GET", "/healthz").status == 200
     replica.process.send(signal.SIGINT)
     assert replica.process.wait() == 0
-    _, left = psutil.wait_procs(below, timeout=15)
+    _, left = psutil.wait_procs(below, timeout=PATIENCE)
     assert not left
 
 

@@ -171,7 +171,7 @@ def test_two_workers_are_scraped_as_one_and_a_dead_one_takes_only_its_gauges(
     until(lambda: connections(replica) == 64)
     until(lambda: connections(replica) == 128, timeout=30)
     assert requests(scrape(replica)) == 40, "what a dead worker has counted stays counted"
-    assert replica.process.terminate(timeout=20) == 0
+    assert replica.process.terminate() == 0
 
 
 # -- a stream that is lost

@@ -39,8 +39,8 @@ def test_the_local_engine_takes_running_jobs_with_it_and_they_are_lost_and_not_r
     assert replica.follow(over)[0]["exit_code"] == 3
     while not replica.ask("GET", f"/v1/exec-jobs/{running}").json()["output"]:
         pass
-    assert replica.process.terminate(timeout=40) == 0
-    assert running_engine.terminate(timeout=30) == 0
+    assert replica.process.terminate() == 0
+    assert running_engine.terminate() == 0
 
     engine()
     replica = Replica(spawn, settings)

@@ -29,6 +29,7 @@ from service.ports.engine import (
     SandboxSpec,
     Unclear,
 )
+from tests.support.waiting import PATIENCE
 from tests.unit.engine.raw_server import Arrived, Behaviour, RawServer, chunk, reply, reset, stream_head
 
 SPEC = SandboxSpec(image="i", entrypoint=["sleep"], cpu="1", memory="1Gi", timeout=600)
@@ -354,7 +355,7 @@ async def test_a_stream_that_never_ends_is_let_go(rig: Rig, monkeypatch: pytest.
     monkeypatch.setattr(transport, "DRAIN_TIME", 0.2)
     rig.behave = dribbling(stream_head() + chunk(INIT) + chunk(COMPLETE), chunk(PING))
     await rig.engine.submit("sb", COMMAND)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(PATIENCE):
         while rig.server.open_now > 1:
             await asyncio.sleep(0.02)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.local_engine_rig import RunningEngine
 from tests.support.processes import ManagedProcess, Spawner
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 
 def kill_all(engine: ManagedProcess) -> None:
@@ -21,7 +21,7 @@ def kill_all(engine: ManagedProcess) -> None:
     for process in everything:
         process.send_signal(signal.SIGKILL)
     engine.wait()
-    psutil.wait_procs(everything, timeout=10)
+    psutil.wait_procs(everything, timeout=PATIENCE)
 
 
 def runs(root: Path) -> set[Path]:

@@ -164,7 +164,7 @@ async def test_output_of_a_live_job_never_goes_for_the_budget(rig: StoreRig) -> 
     assert await rig.store.output(JOB, 0, 99) == Appended(0, b"good more")
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=150)), max_size=8), st.booleans())
 async def test_what_is_kept_is_what_was_added(rig: StoreRig, added: list[tuple[int, bytes]], closing: bool) -> None:
     await rig.put(JOB, None)

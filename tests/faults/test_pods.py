@@ -9,7 +9,7 @@ import pytest
 from tests.faults.caller import Answer
 from tests.faults.rig import ENGINE_KEY, OWNER, Rig
 from tests.faults.tally import Tally, tries
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 KUBERNETES = ("--like", "kubernetes", "--ready-timeout", "3")
 ALWAYS = (*KUBERNETES, "--restart-policy", "Always")
@@ -36,7 +36,7 @@ async def once_more(rig: Rig, sandbox_id: str, mark: str) -> Answer:
 
 
 async def told_by_engine(rig: Rig, sandbox_id: str, state: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while await rig.state_at_engine(sandbox_id) != state:
             await asyncio.sleep(0.05)
 

@@ -20,6 +20,7 @@ from service.ports.engine import NotReached, SandboxInfo, SandboxListing
 from service.store import keys
 from tests.integration.core_rig import Rig, eventually, follow, submit
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -135,7 +136,7 @@ async def test_a_message_of_somebody_else_s_ends_no_subscription(
             client.publish("oncebox:changes", b"\xff\xfe")
         watch.poked.clear()
         await core.jobs.cancel("default", id)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await watch.poked.wait()
     assert core.background.failing() == []
     assert core.background._failures == {}

@@ -22,6 +22,7 @@ from service.messages import Encoding, Exec, ExecJobOutput, JobOutput, JobState,
 from service.ports.store import Record
 from tests.integration.core_rig import Rig, eventually, execute, follow, submit
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -337,7 +338,7 @@ async def test_a_long_poll_returns_for_news_of_its_stream(core: Core, box: str) 
     id = await submit(core, box, "sleep 1; echo late >&2; sleep 30", stderr="apart")
     await eventually(lambda: runs(core, id))
     page = (await core.jobs.get("default", id, stream="stderr")).whole()
-    async with asyncio.timeout(25):
+    async with asyncio.timeout(PATIENCE):
         while isinstance(page, JobOutput) and not page.output:
             page = (await core.jobs.get("default", id, stream="stderr", cursor=page.cursor, wait=20)).whole()
     assert page.output == "late\n"  # type: ignore[union-attr]

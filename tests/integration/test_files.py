@@ -19,6 +19,7 @@ from service.core.sandboxes import expiry
 from service.messages import CreateSandbox, Exec, Job, Unpacked
 from tests.integration.core_rig import Rig
 from tests.integration.cost_rig import Meter, metered
+from tests.support.waiting import PATIENCE
 
 TENANT = "default"
 
@@ -187,7 +188,7 @@ async def _expiry_is_not(files: Files, before: str | None) -> bool:
 
 
 async def _until(done: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not await done():
             await asyncio.sleep(0.05)
 

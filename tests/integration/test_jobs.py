@@ -21,6 +21,7 @@ from service.core.jobs.read import Chunk
 from service.messages import CreateSandbox, Encoding, Exec, ExecJobOutput, JobState, Reason, SubmitJob
 from tests.integration.core_rig import Rig, eventually, execute, follow, submit
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +79,7 @@ async def test_joined_chunks_equal_the_log_however_they_are_cut(core: Core, othe
     id = await submit(core, box, command)
     for encoding in (Encoding.UTF8, Encoding.BASE64):
         pieces, cursor = [], None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 replica = chance.choice([core, other])
                 limit = chance.choice([1, 2, 3, 7, 100, 4096])

@@ -18,6 +18,7 @@ from service.messages import CreateSandbox, JobOutput, JobState, Reason, Sandbox
 from service.ports.engine import EngineError
 from tests.integration.core_rig import Rig, eventually, execute, follow, local_engine, rig, submit
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -285,7 +286,7 @@ async def test_an_api_server_that_hangs_holds_up_no_call_for_longer_than_its_dea
     await pods.dev("faults", {**{f"{kind}_delay": 3600 for kind in kinds}, "count": 100})
     for deadline in ("GET", "LIST", "CREATE", "DELETE", "RENEW", "ENDPOINT"):
         monkeypatch.setattr(f"service.engine.lifecycle.{deadline}", Deadline(total=0.5))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         page = (await core.jobs.get("default", done.command_id)).whole()
         assert isinstance(page, JobOutput)
         assert (page.state, page.output) == (JobState.EXITED, "kept\n")

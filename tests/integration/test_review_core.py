@@ -24,6 +24,7 @@ from service.ports.store import Record
 from service.store import keys
 from tests.integration.core_rig import Rig, eventually, execute, follow, submit
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -417,7 +418,7 @@ async def test_a_reader_who_takes_nothing_does_not_hold_up_the_result(
     monkeypatch.setattr(foreground, "STALLED", 0.5)
     request = Exec(sandbox_id=box, command="seq 100000; exit 7", timeout=60)
     events: list[ExecEvent] = []
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE):
         async for event in core.execs.stream("default", request, None):
             if event.kind == "stdout" and not events:
                 await asyncio.sleep(10)
@@ -431,7 +432,7 @@ async def test_a_reader_who_takes_nothing_does_not_hold_up_the_result(
 
 async def test_a_reader_who_keeps_up_gets_all_the_text_soon(core: Core, box: str) -> None:
     request = Exec(sandbox_id=box, command="seq 50000; exit 7", timeout=60)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         events = [event async for event in core.execs.stream("default", request, None)]
     text = "".join(event.data.text for event in events if isinstance(event.data, ExecText))
     assert text == "".join(f"{n}\n" for n in range(1, 50_001))

@@ -15,6 +15,8 @@ from typing import Any, Self
 
 from playwright.async_api import Page, async_playwright
 
+from tests.support.waiting import PATIENCE
+
 NAMES = (os.environ.get("ONCEBOX_TEST_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--disable-gpu", "--disable-quic", "--disable-component-update", "--disable-sync"]
 
@@ -61,7 +63,7 @@ class Browser:
         """What a JavaScript expression is in the page."""
         return await self.page.evaluate(expression)
 
-    async def becomes(self, expression: str, value: Any, *, timeout: float = 30.0) -> None:
+    async def becomes(self, expression: str, value: Any, *, timeout: float = PATIENCE) -> None:
         """Waits until an expression has a value; fails with the last one it had."""
         deadline = asyncio.get_running_loop().time() + timeout
         while (found := await self.evaluate(expression)) != value:

@@ -9,20 +9,41 @@ LOOPBACK = "127.0.0.1"
 LOWEST_PORT = 12_000
 """Below it stand the default ports of common services."""
 
-_handed_out: set[int] = set()
+BLOCK = 100
+"""Ports that a process takes for itself at a time."""
+
+_left: list[int] = []
+"""Ports that are ours, and were not handed out."""
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on, never the same one twice in a process.
+    """A TCP port of 127.0.0.1 that nobody listens on, never the same one twice.
 
-    It lies below the range from which the kernel takes source ports. In that range a client that connects
-    to a dead server again and again can meet itself, and a server that restarts can find its port taken.
+    No other process that asks here is given it, so a server may bind it later, and leave it and come back. It lies
+    below the range from which the kernel takes source ports. In that range a client that connects to a dead server
+    again and again can meet itself, and a server that restarts can find its port taken.
     """
-    for _ in range(1000):
-        port = random.randrange(LOWEST_PORT, _first_source_port())
-        if port not in _handed_out and _can_bind(port):
-            _handed_out.add(port)
+    while True:
+        if not _left:
+            _left.extend(_own_block())
+        port = _left.pop()
+        if _can_bind(port):
             return port
+
+
+def _own_block() -> list[int]:
+    """The ports of a block that no living process has."""
+    firsts = list(range(LOWEST_PORT, _first_source_port() - BLOCK + 1, BLOCK))
+    random.shuffle(firsts)
+    for first in firsts:
+        taken = socket.socket(socket.AF_UNIX)
+        try:
+            taken.bind(f"\0oncebox-tests-ports-{first}")
+        except OSError:
+            taken.close()
+            continue
+        taken.detach()  # stays bound until this process ends, however it ends
+        return random.sample(range(first, first + BLOCK), BLOCK)
     raise RuntimeError("no free port found")
 
 

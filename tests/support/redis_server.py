@@ -48,7 +48,7 @@ def redis_executable() -> Path | None:
 
 def _major_version(executable: str) -> int | None:
     try:
-        shown = subprocess.run([executable, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        shown = subprocess.run([executable, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     found = re.search(r"\bv=(\d+)\.", shown.stdout)
@@ -108,14 +108,14 @@ class RedisServer:
         return self._process is not None and self._process.alive
 
     @contextlib.contextmanager
-    def client(self, *, timeout: float = 5.0) -> Iterator[redis.Redis]:
+    def client(self, *, timeout: float = PATIENCE) -> Iterator[redis.Redis]:
         """A blocking client of redis-py that sends nothing twice and waits `timeout` seconds for answers."""
         client = redis.Redis(
             host=self.host,
             port=self.port,
             password=self.password,
             socket_timeout=timeout,
-            socket_connect_timeout=5.0,
+            socket_connect_timeout=timeout,
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
         )
@@ -180,7 +180,7 @@ class RedisServer:
             yield f"{directive} {written}" if written else f'{directive} ""'
 
     def _answers(self) -> bool:
-        with self.client() as client:
+        with self.client(timeout=5.0) as client:
             try:
                 return bool(client.ping())
             except (redis.ConnectionError, redis.TimeoutError):

@@ -25,6 +25,7 @@ from tests.support import balancer
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import ManagedProcess
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import PATIENCE
 
 REPLICAS = 3
 SUPERVISION_SECONDS = 0.5
@@ -61,7 +62,7 @@ class Service:
     async def ready(self) -> None:
         """Waits until it serves."""
         if self._ready is not None:
-            await asyncio.to_thread(self.process.wait_for_url, self._ready, timeout=60)
+            await asyncio.to_thread(self.process.wait_for_url, self._ready)
 
     async def start(self) -> None:
         """Starts it (again), and waits until it serves."""
@@ -72,7 +73,7 @@ class Service:
         """Ends it with SIGKILL."""
         self.process.kill()
 
-    async def roll(self, *, timeout: float = 60) -> int:
+    async def roll(self, *, timeout: float = PATIENCE) -> int:
         """Ends it in good order and starts it again: its exit code."""
         code = await asyncio.to_thread(self.process.terminate, timeout=timeout)
         await self.start()

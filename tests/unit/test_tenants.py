@@ -11,6 +11,7 @@ from service import tenants
 from service.core.model.policy import Quota
 from service.errors import Unauthenticated
 from service.tenants import Tenants, TenantsFileBroken, key_digest, parse
+from tests.support.waiting import PATIENCE
 
 ALICE, BOB = "obx_alice", "obx_bob"
 
@@ -115,7 +116,7 @@ async def test_a_file_that_changes_is_read_again(tmp_path: Path, monkeypatch: py
     watching = asyncio.create_task(known.watch())
     try:
         (tmp_path / "tenants.toml").write_text(f'[other]\nkeys = ["{key_digest(ALICE)}"]\n')
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while known.authenticate(bearer(ALICE)) != "other":
                 await asyncio.sleep(0.01)
     finally:

@@ -39,6 +39,7 @@ from service.messages import (
     Unpacked,
 )
 from service.settings import Settings
+from tests.support.waiting import PATIENCE
 
 JOB = Job(command_id="cmd_c2I_0", sandbox_id="sb", state=JobState.RUNNING)
 FILE = File(path="/f", type=FileType.FILE, size=0, mode="0644", modified_at="2026-01-01T00:00:00.000Z")
@@ -374,7 +375,7 @@ class Connection:
         self.incoming.put_nowait({"type": "http.disconnect"})
 
     async def answer(self) -> Got:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await self.task
         return self.got
 

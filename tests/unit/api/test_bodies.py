@@ -7,6 +7,7 @@ import pytest
 
 from service.api import bodies, middleware
 from service.messages import MAX_BODY
+from tests.support.waiting import PATIENCE
 from tests.unit.api.fakes import Connection, FakeCore, ask, post
 
 OK: dict[str, Any] = {"sandbox_id": "sb", "command": "true"}
@@ -179,7 +180,7 @@ async def test_a_body_over_the_limit_is_413_before_it_is_read() -> None:
 async def test_a_chunked_body_is_counted_and_refused_at_the_limit() -> None:
     headers = [("content-type", "application/json"), ("transfer-encoding", "chunked")]
     sent = Connection(FakeCore().app(), "POST", "/v1/exec-jobs", headers=headers, body=[b"x" * 65_536] * 17, more=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while sent.got.status == 0:
             await asyncio.sleep(0)
     assert sent.got.status == 413

@@ -11,6 +11,7 @@ import pytest
 from service import errors
 from service.api import execs, middleware
 from service.settings import Settings, SettingsError
+from tests.support.waiting import PATIENCE
 from tests.unit.api.fakes import Connection, FakeCore, ask, post
 
 JSON_ERRORS = [error for error in errors.BY_CODE.values() if error is not errors.NotFound]
@@ -208,7 +209,7 @@ async def test_probes_leave_no_lines_unless_they_fail(caplog: pytest.LogCaptureF
 async def test_a_long_poll_ends_when_its_caller_leaves_with_what_there_is() -> None:
     core = FakeCore(pending=asyncio.Event())
     sent = Connection(core.app(), "GET", "/v1/exec-jobs/cmd_x?wait=30")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not core.calls:
             await asyncio.sleep(0)
         sent.disconnect()
@@ -224,7 +225,7 @@ async def test_a_caller_that_is_cut_off_before_any_answer_or_problem_is_no_error
     caplog.set_level(logging.INFO, "oncebox.access")
     sent = Connection(FakeCore().app(), "GET", target)
     sent.cut_off = True
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await sent.answer()
     (line,) = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert line["status"] == 499
@@ -238,7 +239,7 @@ async def test_a_caller_that_closed_its_side_during_a_long_exec_hears_that_it_go
     body = b'{"sandbox_id": "sb", "command": "sleep 60"}'
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Idempotency-Key", "k")]
     sent = Connection(core.app(), "POST", "/v1/exec", headers=headers, body=[body])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not core.calls:
             await asyncio.sleep(0)
         sent.disconnect()

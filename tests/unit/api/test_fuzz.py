@@ -48,7 +48,7 @@ def _huge(value: Any) -> bool:
     return isinstance(value, int) and not -(2**63) <= value < 2**64
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     method=st.sampled_from(["GET", "POST", "DELETE", "HEAD", "PUT"]),
     path=st.sampled_from(PATHS),

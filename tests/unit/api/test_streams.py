@@ -11,6 +11,7 @@ from service.api.ranges import wanted_range
 from service.core.model.answers import Event, RawOutput
 from service.errors import EngineUnavailable, JobNotFound, RangeNotSatisfiable, SandboxNotFound
 from service.messages import Encoding
+from tests.support.waiting import PATIENCE
 from tests.unit.api.fakes import EXEC_EVENTS, JOB, Connection, FakeCore, ask, chunks, output_event, post
 
 EVENTS = "/v1/exec-jobs/cmd_x/events"
@@ -61,7 +62,7 @@ async def test_a_quiet_stream_begins_and_shows_that_it_lives(monkeypatch: pytest
     more = asyncio.Event()
     core = FakeCore(events_script=[more, Event("end", "c", JOB)])
     sent = Connection(core.app(), "GET", EVENTS)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while sent.got.parts.count(b": alive\n\n") < 2:
             await asyncio.sleep(0.001)
     more.set()
@@ -72,7 +73,7 @@ async def test_a_quiet_stream_begins_and_shows_that_it_lives(monkeypatch: pytest
 async def test_a_reader_that_leaves_ends_the_reading() -> None:
     core = FakeCore(events_script=[output_event("a", "1"), asyncio.Event()])
     sent = Connection(core.app(), "GET", EVENTS)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not sent.got.parts:
             await asyncio.sleep(0)
         sent.disconnect()

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from service.api import waiting
+from tests.support.waiting import PATIENCE
 from tests.unit.api.fakes import Connection, FakeCore, ask
 
 JOB = "/v1/exec-jobs/cmd_x?wait=30"
@@ -22,7 +23,7 @@ async def test_a_long_poll_without_news_shows_that_it_lives(monkeypatch: pytest.
     monkeypatch.setattr(waiting, "SIGN_OF_LIFE_SECONDS", 0.01)
     core = FakeCore(pending=asyncio.Event())
     sent = Connection(core.app(), "GET", JOB)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while sent.got.parts.count(b" ") < 3:
             await asyncio.sleep(0.001)
         assert core.pending is not None
@@ -41,7 +42,7 @@ async def test_long_output_is_written_in_pieces_and_is_the_same(
     log = 'aé€𝄞\n\x01"\\'.encode() * 20_000
     core = FakeCore(pending=asyncio.Event() if slow else None, output=log)
     sent = Connection(core.app(), "GET", f"{JOB}&encoding={encoding}")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while slow and not sent.got.parts:
             await asyncio.sleep(0.001)
         if core.pending is not None:
@@ -57,7 +58,7 @@ async def test_a_caller_that_leaves_a_begun_answer_ends_its_long_poll(monkeypatc
     monkeypatch.setattr(waiting, "SIGN_OF_LIFE_SECONDS", 0.01)
     core = FakeCore(pending=asyncio.Event())
     sent = Connection(core.app(), "GET", JOB)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not sent.got.parts:
             await asyncio.sleep(0.001)
         sent.disconnect()

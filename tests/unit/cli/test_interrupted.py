@@ -12,6 +12,7 @@ from service.cli.commands import sandboxes
 from service.cli.foreground import ForegroundRun, RunRequest
 from service.cli.interrupts import Interrupts
 from service.settings import Settings
+from tests.support.waiting import PATIENCE
 from tests.unit.cli.fakes import COMMAND_ID, FakeSandbox, FakeService
 
 
@@ -24,7 +25,7 @@ def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not holds():
             await asyncio.sleep(0)
 

@@ -14,6 +14,7 @@ from service.cli.output.terminal import OutputWriter
 from service.errors import EngineRejected, OutcomeUnknown
 from service.messages import JobState, Reason
 from service.settings import Settings
+from tests.support.waiting import PATIENCE
 from tests.unit.cli.conftest import Invoke
 from tests.unit.cli.fakes import COMMAND_ID, FakeJob, FakeService
 
@@ -234,7 +235,7 @@ async def test_an_interrupt_during_the_submission_cancels_what_came_of_it(fake: 
     fake.job_to_come.hangs = True
     under_test, interrupt = foreground_run(RunRequest(command="sleep 100", sandbox="mine"))
     running = asyncio.create_task(under_test.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not fake.submitted:
             await asyncio.sleep(0)
 

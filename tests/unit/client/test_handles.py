@@ -28,6 +28,7 @@ from service.client import (
     SandboxNotFound,
 )
 from service.client.steps import Answer
+from tests.support.waiting import PATIENCE
 from tests.unit.client.fake_service import FakeService, Script, answer, problem
 from tests.unit.client.scripted import DROPPED, Scripted, body, done, job, read, sandbox
 from tests.unit.client.virtual import Clock, Undisturbed, hooks
@@ -412,7 +413,7 @@ def test_leaving_a_map_ends_its_threads() -> None:
 
     workers = [thread for thread in threading.enumerate() if thread.name.startswith("oncebox-map")]
     for worker in workers:
-        worker.join(10)
+        worker.join(PATIENCE)
     assert not any(worker.is_alive() for worker in workers)
     assert len(service.jobs) < 9
 

@@ -13,6 +13,7 @@ import pytest
 from service.client import AsyncClient, Client
 from service.client.driver import Hooks
 from service.client.steps import Answer, Dropped, Request
+from tests.support.waiting import PATIENCE
 from tests.unit.client.fake_service import FakeService
 from tests.unit.client.virtual import Clock, Undisturbed, hooks
 
@@ -70,14 +71,14 @@ def first(request: Request, number: int) -> bool:
 
 async def ended(task: asyncio.Task[Any]) -> None:
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, PATIENCE)
 
 
 async def everything_else() -> None:
     """Until all other tasks are over, as ``asyncio.run`` waits for them."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
-        await asyncio.wait(others, timeout=10)
+        await asyncio.wait(others, timeout=PATIENCE)
 
 
 async def test_a_create_that_is_cancelled_leaves_no_sandbox() -> None:
@@ -228,7 +229,7 @@ async def test_closing_a_client_waits_for_what_it_cleans_up() -> None:
     await asyncio.sleep(0.01)
     assert not closing.done()
     network.go_on.set()
-    await asyncio.wait_for(closing, 10)
+    await asyncio.wait_for(closing, PATIENCE)
 
     assert not network.service.sandboxes
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.client.output import Joined, Piece, ToCallback, Unsaid, sink_for
@@ -29,7 +29,7 @@ def pieces(data: bytes, at: list[int], *, encoding: Encoding, replace: bool = Fa
         texts = [base64.b64encode(block).decode() for block in blocks]
     else:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        texts = [decoder.decode(block, block is blocks[-1]) for block in blocks]
+        texts = [decoder.decode(block, number == len(blocks)) for number, block in enumerate(blocks, start=1)]
     return [Piece((text,), encoding, replace=replace and number == 0) for number, text in enumerate(texts)]
 
 
@@ -45,7 +45,6 @@ def unsaid_data(*runs: list[Piece]) -> bytes:
     return b"".join(said) + (unsaid.rest() or b"")
 
 
-@settings(deadline=None)
 @given(contents, cuts)
 def test_joined_chunks_are_the_text(data: bytes, at: list[int]) -> None:
     joined = Joined()
@@ -55,7 +54,6 @@ def test_joined_chunks_are_the_text(data: bytes, at: list[int]) -> None:
     assert joined.text == data.decode("utf-8", "replace")
 
 
-@settings(deadline=None)
 @given(contents, contents, cuts, cuts)
 def test_a_replacement_takes_the_place_of_all_before(old: bytes, new: bytes, at: list[int], then: list[int]) -> None:
     joined = Joined()
@@ -65,13 +63,12 @@ def test_a_replacement_takes_the_place_of_all_before(old: bytes, new: bytes, at:
     assert joined.text == new.decode("utf-8", "replace")
 
 
-@settings(deadline=None)
 @given(contents, cuts)
 def test_a_stream_of_bytes_is_the_bytes(data: bytes, at: list[int]) -> None:
     assert unsaid_data(pieces(data, at, encoding=Encoding.BASE64)) == data
 
 
-@settings(deadline=None)
+@example(old="", more="00\U0008a84000\x80\x80\x80\x80¡", at=[], then=[], once_more=[36, 42, 81])
 @given(st.text(max_size=200), st.text(max_size=200), cuts, cuts, cuts)
 def test_a_replacement_that_begins_alike_repeats_nothing(
     old: str, more: str, at: list[int], then: list[int], once_more: list[int]
@@ -84,7 +81,6 @@ def test_a_replacement_that_begins_alike_repeats_nothing(
     assert unsaid_text(first, again, third) == old + more
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=200), st.binary(max_size=200), cuts, cuts)
 def test_a_replacement_that_begins_otherwise_is_given_whole(
     old: bytes, new: bytes, at: list[int], then: list[int]
@@ -96,7 +92,6 @@ def test_a_replacement_that_begins_otherwise_is_given_whole(
     assert unsaid_data(first, again) == expected
 
 
-@settings(deadline=None)
 @given(contents, contents, cuts, cuts)
 def test_a_file_that_can_seek_is_right_even_then(old: bytes, new: bytes, at: list[int], then: list[int]) -> None:
     file = io.BytesIO(b"before ")

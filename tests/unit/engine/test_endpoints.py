@@ -73,7 +73,7 @@ def test_anything_else_is_no_endpoint(text: str) -> None:
 
 
 @given(text=st.text(max_size=60) | st.text("0123456789abcdefx.:/[]@#?%-_\\ ", max_size=40))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_what_is_checked_is_what_is_connected_to(text: str) -> None:
     try:
         place = parse_endpoint(text)

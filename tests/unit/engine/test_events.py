@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.engine.events import MAX_EVENT, CommandStream
@@ -66,7 +66,7 @@ def read(data: bytes, cuts: list[int] | None = None) -> tuple[list[CommandEvent]
 
 @pytest.mark.parametrize("framing", FRAMINGS)
 @given(cuts=st.lists(st.integers(0, 700), max_size=30))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_the_events_are_the_same_however_they_are_framed_and_cut(framing: Any, cuts: list[int]) -> None:
     events, stream = read(framing([INIT, PING, OUT, {"type": "status", "text": "x"}, EXIT_3]), cuts)
     assert events == [
@@ -165,7 +165,6 @@ def test_an_event_without_an_end_takes_no_more_memory_than_the_bound(prefix: byt
 
 
 @given(data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=10), after=st.booleans())
-@settings(deadline=None)
 def test_random_bytes_never_crash_and_never_say_not_executed(data: bytes, cuts: list[int], after: bool) -> None:
     _, stream = read((bare([INIT]) if after else b"") + data, cuts)
     assert type(stream.failure) is Unclear
@@ -194,7 +193,7 @@ EVENTS = st.fixed_dictionaries(
     framing=st.sampled_from(FRAMINGS),
     cuts=st.lists(st.integers(0, 400), max_size=8),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 def test_events_of_any_shape_never_crash_and_not_executed_needs_its_proof(
     frames: Frames, framing: Any, cuts: list[int]
 ) -> None:
@@ -208,7 +207,7 @@ def test_events_of_any_shape_never_crash_and_not_executed_needs_its_proof(
 @given(
     frames=st.sampled_from([each[1] for each in ENDINGS]), cut=st.integers(0, 600), framing=st.sampled_from(FRAMINGS)
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 def test_a_stream_cut_off_anywhere_says_what_the_whole_one_says_or_nothing(
     frames: Frames, cut: int, framing: Any
 ) -> None:

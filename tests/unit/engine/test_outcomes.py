@@ -241,7 +241,7 @@ TYPES = st.sampled_from([JSON, "application/problem+json", HTML, PLAIN, ""]) | s
     cut=st.integers(0, 80),
     content_type=TYPES,
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_not_executed_is_only_said_of_a_whole_structured_answer(
     call: Call, side: Side, status: int, body: bytes, cut: int, content_type: str
 ) -> None:
@@ -255,7 +255,7 @@ def test_not_executed_is_only_said_of_a_whole_structured_answer(
 
 
 @given(cut=st.integers(0, 200), name=st.sampled_from([each[0] for each in ANSWERED]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_half_an_error_is_never_taken_for_a_whole_one(cut: int, name: str) -> None:
     whole = next(each[1] for each in ANSWERED if each[0] == name)
     if whole.status < 400 or whole.status == 416 or cut >= len(whole.body):

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.engine import wire
@@ -268,7 +268,7 @@ PARSERS = [
 
 
 @given(data=st.binary(max_size=200) | JSONS.map(body), parser=st.sampled_from(PARSERS))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 def test_random_answers_are_unclear_and_never_crash(data: bytes, parser: Any) -> None:
     with pytest.raises(Unclear):
         parser(data)
@@ -280,7 +280,7 @@ def test_random_answers_are_unclear_and_never_crash(data: bytes, parser: Any) ->
     parser=st.sampled_from(PARSERS),
     whole=st.sampled_from([STATUS, SANDBOX]),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 def test_answers_that_are_nearly_right_never_crash(
     changes: dict[str, Any], cut: int, parser: Any, whole: dict[str, Any]
 ) -> None:
@@ -292,7 +292,6 @@ def test_answers_that_are_nearly_right_never_crash(
 
 
 @given(text=st.text(max_size=40), offset=st.integers(0, 10**6), length=st.integers(1, 10**6))
-@settings(deadline=None)
 def test_random_headers_never_crash(text: str, offset: int, length: int) -> None:
     for parse in (lambda: wire.content_range(text, offset, length), lambda: wire.unsatisfied_range(text, offset)):
         with pytest.raises(Unclear):

@@ -12,6 +12,7 @@ from service.core.model.answers import Event
 from service.messages import OutputEvent
 from service.observability import Observability
 from service.settings import Settings
+from tests.support.waiting import PATIENCE
 from tests.unit.api.fakes import Connection, FakeCore, Got, ask, post
 
 TOKEN = "tell-me-all"
@@ -149,7 +150,7 @@ async def test_a_long_poll_is_open_while_it_waits_and_is_no_latency() -> None:
     core = FakeCore(pending=asyncio.Event())
     served = Served(core)
     sent = Connection(served.app, "GET", "/v1/exec-jobs/cmd_x?wait=30")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not core.calls:
             await asyncio.sleep(0)
     assert served.value("oncebox_http_waits_open", wait="long_poll") == 1
@@ -168,7 +169,7 @@ async def test_a_waiting_caller_who_left_is_a_stream_lost_on_his_hop() -> None:
     events: list[Any] = [Event("output", "c1", OutputEvent(output="hi")), asyncio.Event()]
     served = Served(FakeCore(events_script=events))
     sent = Connection(served.app, "GET", "/v1/exec-jobs/cmd_x/events")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while len(sent.got.parts) < 1:
             await asyncio.sleep(0)
         assert served.value("oncebox_http_waits_open", wait="events") == 1
@@ -185,7 +186,7 @@ async def test_a_long_poll_that_its_caller_cut_short_is_lost_on_his_hop_though_i
     core = FakeCore(pending=asyncio.Event())
     served = Served(core)
     sent = Connection(served.app, "GET", "/v1/exec-jobs/cmd_x?wait=30")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not core.calls:
             await asyncio.sleep(0)
         sent.disconnect()

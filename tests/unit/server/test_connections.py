@@ -8,6 +8,7 @@ from typing import Any
 
 from service.server import connections
 from service.server.connections import Connections
+from tests.support.waiting import PATIENCE
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -20,7 +21,7 @@ async def served(app: App, **options: Any) -> AsyncIterator[tuple[Connections, t
     serving = Connections(app, listener, **options)
     serving.open()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             yield serving, address
     finally:
         await serving.abort()

@@ -8,8 +8,9 @@ from typing import Any
 
 from service.server.listening import UNSENT, bind
 from service.server.replica import Replica
+from tests.support.waiting import PATIENCE
 
-GRACE = 8.0
+GRACE = 2 * PATIENCE
 
 
 class Application:

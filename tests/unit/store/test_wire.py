@@ -14,6 +14,7 @@ from service.errors import StoreUnavailable
 from service.store.redis_client import RedisClient
 from service.store.urls import server
 from service.store.wire import Wire
+from tests.support.waiting import PATIENCE
 
 Answer = Callable[[list[bytes]], bytes]
 
@@ -48,7 +49,7 @@ async def redis(answer: Answer) -> AsyncIterator[str]:
     listening = await asyncio.get_running_loop().create_server(lambda: Stub(answer), "127.0.0.1", 0)
     async with listening:
         yield f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}/0"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while Stub.open:
                 await asyncio.sleep(0)
 
@@ -104,7 +105,7 @@ async def test_bytes_that_come_unasked_are_never_the_next_reply() -> None:
         assert await link.command("GET", "x") == b"x"
         (kept,) = link._idle
         Stub.open[0].transport.write(b"$5\r\nstray\r\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not kept.lost:
                 await asyncio.sleep(0)
         assert await link.command("GET", "y") == b"y"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import ManagedProcess, Spawner, not_taken
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[3]
 INNER = """
@@ -131,7 +131,7 @@ def test_so_they_are_where_the_run_was_started_in_a_script_s_background(spawn: S
     start = "trap '' INT QUIT HUP TERM USR1 PIPE; exec \"$@\""
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n1", inner]
     process = spawn(["sh", "-c", start, "sh", *words], cwd=ROOT)
-    assert process.wait(timeout=60) == 0, process.report()
+    assert process.wait() == 0, process.report()
 
 
 @pytest.mark.integration
@@ -144,8 +144,8 @@ def test_a_load_run_that_is_told_to_end_takes_its_stack_with_it(spawn: Spawner, 
     stack = psutil.Process(run.pid).children(recursive=True)
     assert len(stack) > 5
     run.send(signal.SIGTERM)
-    assert run.wait(timeout=60) != 0
-    _, left = psutil.wait_procs(stack, timeout=30)
+    assert run.wait() != 0
+    _, left = psutil.wait_procs(stack, timeout=PATIENCE)
     for process in left:
         process.kill()
     assert not left
@@ -161,8 +161,8 @@ def test_tests_that_are_told_to_end_take_what_they_started_with_them(spawn: Spaw
         cwd=ROOT,
         name="pytest",
     )
-    run.wait_for_line("started", timeout=60)
+    run.wait_for_line("started")
     (sleeping,) = psutil.Process(run.pid).children()
     run.send(signal.SIGTERM)
-    assert run.wait(timeout=60) != 0
-    sleeping.wait(timeout=10)
+    assert run.wait() != 0
+    sleeping.wait(timeout=PATIENCE)

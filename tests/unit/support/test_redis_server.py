@@ -13,6 +13,7 @@ from tests.support.redis_server import (
     RedisServer,
     redis_executable,
 )
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -41,12 +42,12 @@ def test_a_server_that_a_test_stopped_is_back_in_the_next(start_redis: RedisStar
 
 def test_a_paused_server_answers_when_it_is_resumed(start_redis: RedisStarter) -> None:
     server = start_redis()
-    with server.client(timeout=0.1) as client:
-        server.pause()
-        with pytest.raises(redis.TimeoutError):
-            client.ping()
+    server.pause()
+    with server.client(timeout=0.1) as impatient, pytest.raises(redis.TimeoutError):
+        impatient.ping()
 
-        server.resume()
+    server.resume()
+    with server.client() as client:
         assert client.ping()
 
 
@@ -93,7 +94,7 @@ def test_a_replica_follows_its_master(start_redis: RedisStarter) -> None:
 
     with master.client() as client:
         client.set("key", "x")
-        assert client.wait(1, 5000) == 1
+        assert client.wait(1, round(PATIENCE * 500)) == 1
 
 
 def test_a_server_that_can_t_start_says_why(start_redis: RedisStarter) -> None:

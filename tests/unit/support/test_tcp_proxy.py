@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.network_plan import Finder
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.tcp_proxy import Action, Duplicate, Fault, Plan, Side, TcpProxy
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 A_WHILE = 0.1
 """Seconds in which bytes that nothing holds would have come through."""
@@ -48,11 +48,11 @@ class Caller:
         self.writer.write(content)
 
     async def read(self, count: int = 65_536) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             return await self.reader.read(count)
 
     async def read_exactly(self, count: int) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             return await self.reader.readexactly(count)
 
     async def hears_nothing(self) -> bool:
@@ -350,7 +350,7 @@ async def test_a_request_can_reach_the_upstream_twice(proxy: TcpProxy, callers: 
     replies = b"".join(b"re: " + line for line in lines)
     assert await caller.read_exactly(len(replies)) == replies
     assert await caller.hears_nothing()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await duplicate.answered.wait()
     # The first POST, body included, and nothing else.
     await eventually(lambda: len(upstream.received) == len(lines) + 4)

@@ -11,6 +11,7 @@ import pytest
 from service.core.claims import background
 from service.core.claims.background import Background
 from service.core.claims.tasks import Tasks
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ async def test_a_loop_that_ends_with_an_error_is_started_again__and_counted(task
     restarted: list[str] = []
     loop = Failing(error, times=2)
     Background(tasks, restarted.append).start("sweeper", loop)
-    await asyncio.wait_for(loop.steady.wait(), 10)
+    await asyncio.wait_for(loop.steady.wait(), PATIENCE)
     assert restarted == ["sweeper", "sweeper"]
 
 
@@ -55,7 +56,7 @@ async def test_a_loop_that_goes_on_failing_is_named__until_it_has_run_for_a_whil
     loop, well = Failing(ValueError(), times=background.GOES_ON), Failing(ValueError(), times=1)
     kept.start("poller", loop)
     kept.start("sweeper", well)
-    await asyncio.wait_for(asyncio.gather(loop.steady.wait(), well.steady.wait()), 10)
+    await asyncio.wait_for(asyncio.gather(loop.steady.wait(), well.steady.wait()), PATIENCE)
     assert kept.failing() == ["poller"], "it runs now, as it did each time before"
     monkeypatch.setattr(background, "STEADY", 0.0)
     assert kept.failing() == []
@@ -74,7 +75,7 @@ async def test_the_waits_grow_and_are_bounded(tasks: Tasks, monkeypatch: pytest.
     monkeypatch.setattr("service.core.claims.background.asyncio.sleep", noted)
     loop = Failing(ValueError(), times=100)
     Background(tasks).start("x", loop)
-    await asyncio.wait_for(loop.steady.wait(), 10)
+    await asyncio.wait_for(loop.steady.wait(), PATIENCE)
     assert waits[:6] == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert set(waits[3:]) == {8.0}
 
@@ -89,7 +90,7 @@ async def test_one_that_returns_is_done__and_one_that_is_cancelled_stays_so(task
     kept = Background(tasks)
     kept.start("policy", once)
     kept.start("changes", loop)
-    await asyncio.wait_for(loop.steady.wait(), 10)
+    await asyncio.wait_for(loop.steady.wait(), PATIENCE)
     await tasks.cancel_all()
     assert len(runs) == 1
     assert loop.runs == 1

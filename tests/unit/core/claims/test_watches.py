@@ -7,6 +7,7 @@ from service.core.claims.tasks import Tasks
 from service.core.claims.watches import POLL, Board, Watch, Watches
 from service.core.model.states import ClaimState
 from service.ports.store import Record
+from tests.support.waiting import PATIENCE
 
 
 def record(revision: int, token: str = "a", *, epoch: int = 1, now: int | None = None) -> Record:
@@ -103,5 +104,5 @@ async def test_who_is_cancelled_in_the_moment_of_a_change_waits_no_longer() -> N
     await asyncio.sleep(0)
     watch.wake()
     waiter.cancel()
-    await asyncio.wait({waiter}, timeout=10)
+    await asyncio.wait({waiter}, timeout=PATIENCE)
     assert waiter.cancelled(), "a poll would go on for as long as it may wait, though its caller has left"

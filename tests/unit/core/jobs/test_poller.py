@@ -20,6 +20,7 @@ from service.core.model.states import ClaimState
 from service.core.telemetry import Telemetry
 from service.errors import StoreUnavailable
 from service.ports.store import Record
+from tests.support.waiting import eventually
 from tests.unit.core.jobs.scene import BODY, ID, body, record
 
 S = ClaimState
@@ -166,7 +167,7 @@ async def test_what_was_observed_is_carried_out(world: World, case: str) -> None
 async def test_all_who_ask_at_the_same_time_share_one_poll(world: World) -> None:
     world.gate = asyncio.Event()
     asking = [asyncio.create_task(world.polls.poll(ID)) for _ in range(3)]
-    await asyncio.sleep(0.01)
+    await eventually(lambda: "observe running" in world.asked)
     asking[0].cancel()
     world.gate.set()
     assert {found.revision for found in await asyncio.gather(*asking[1:]) if found} == {4}

@@ -8,6 +8,7 @@ import pytest
 from service.core.limits import admission
 from service.core.limits.admission import SUBMISSIONS, Admission
 from service.errors import EngineUnavailable
+from tests.support.waiting import PATIENCE
 
 MOST = SUBMISSIONS // 2
 """Of one tenant."""
@@ -42,7 +43,7 @@ async def test_one_that_waits_is_let_in_when_another_is_over() -> None:
         waiting = asyncio.ensure_future(entered)
         await asyncio.sleep(0)
         assert not waiting.done()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             await stack.aclose()
             await waiting
 
@@ -51,7 +52,7 @@ async def test_replays_never_wait() -> None:
     door = Admission()
     async with contextlib.AsyncExitStack() as stack:
         await full(door, stack)
-        async with asyncio.timeout(1), door.of("a", known=True):
+        async with asyncio.timeout(PATIENCE), door.of("a", known=True):
             pass
 
 
@@ -60,5 +61,5 @@ async def test_one_that_is_stuck_does_not_count_for_ever(monkeypatch: pytest.Mon
     door = Admission()
     async with contextlib.AsyncExitStack() as stack:
         await full(door, stack)
-        async with asyncio.timeout(2), door.of("a", known=False):
+        async with asyncio.timeout(PATIENCE), door.of("a", known=False):
             pass
