@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,21 @@ LONG_COUNT = 100
 REQUESTS = {True: 500, False: 60}
 
 
+PATIENCE = 120.0
+"""Seconds in which a caller who retries, as the contract tells it to, has its answer."""
+
+
+def places(rig: Rig, number: int) -> list[str]:
+    """The replicas, begun with another one by each of three callers."""
+    first = number % len(rig.urls)
+    return rig.urls[first:] + rig.urls[:first]
+
+
 async def at_once(rig: Rig, requests: int, sandbox_id: str, mark: str) -> list[Answer]:
-    """So many submissions of one mark, spread over the replicas."""
-    command = rig.command(mark)
+    """So many callers who submit one mark, spread over the replicas."""
+    submit, command = rig.caller.submit_until_answered, rig.command(mark)
     return await asyncio.gather(
-        *(
-            rig.caller.submit(rig.urls[number % len(rig.urls)], sandbox_id, command, key=mark, patience=60)
-            for number in range(requests)
-        )
+        *(submit(places(rig, n), sandbox_id, command, key=mark, within=PATIENCE) for n in range(requests))
     )
 
 
@@ -38,7 +46,7 @@ async def test_requests_with_one_key_run_one_command(rig: Rig, tries: int) -> No
         if len(said) != 1 or answers[0].status != 202:
             tally.wrong("lost", f"{mark}: {said}")
         fresh = sum(not answer.replayed for answer in answers)
-        assert fresh == 1, f"{fresh} answers say that they are the first"
+        assert fresh <= 1, f"{fresh} answers say that they are the first"
 
         other_body = await rig.caller.submit(rig.urls[0], first, rig.command(f"other-{mark}"), key=mark)
         assert (other_body.status, other_body.code) == (422, "IDEMPOTENCY_KEY_REUSED")
@@ -60,11 +68,9 @@ async def test_requests_with_one_key_make_one_sandbox(rig: Rig, tries: int) -> N
     await rig.start(replicas=3, env={"ONCEBOX_LEASE": "5", "ONCEBOX_CLAIM_WAIT": "20"})
     for number in range(tries):
         before = (await rig.engine_counts())["create"]
+        wanted: dict[str, Any] = {"key": f"k{number}", "workspace_owner": OWNER, "wait_ready": 0, "within": PATIENCE}
         answers = await asyncio.gather(
-            *(
-                rig.caller.create(rig.urls[n % 3], key=f"k{number}", workspace_owner=OWNER, wait_ready=0, patience=60)
-                for n in range(requests)
-            )
+            *(rig.caller.create_until_answered(places(rig, n), **wanted) for n in range(requests))
         )
         tally.tries += 1
         if made := (await rig.engine_counts())["create"] - before - 1:
