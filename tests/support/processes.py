@@ -140,12 +140,12 @@ class ManagedProcess:
         )
 
     def wait_for_line(self, pattern: str, *, timeout: float = PATIENCE) -> re.Match[str]:
-        """Waits for a line on either output that the regular expression finds, and returns the match."""
+        """Waits for a whole line on either output that the regular expression finds, and returns the match."""
         expression = re.compile(pattern, re.MULTILINE)
         deadline = time.monotonic() + timeout
         while True:
             ended = not self.alive
-            if match := expression.search(self.stdout) or expression.search(self.stderr):
+            if match := expression.search(_lines(self.stdout)) or expression.search(_lines(self.stderr)):
                 return match
             self._still_waiting(f"a line like {pattern!r}", ended=ended, deadline=deadline)
 
@@ -228,6 +228,11 @@ class Spawner:
     def kill_all(self) -> None:
         for process in self.processes:
             process.kill()
+
+
+def _lines(text: str) -> str:
+    """Without the last line, where it is still being written."""
+    return text[: text.rfind("\n") + 1]
 
 
 @atexit.register
