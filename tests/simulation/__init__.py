@@ -1,0 +1,1 @@
+"""Whole replicas in a simulated world: virtual time, one seed."""
