@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,11 @@ class Engine:
         self.dice = dice
         self.trouble = 0.0
         self.calls: list[str] = []
+        self.ready = asyncio.Event()
+        """Until then commands wait."""
+        self.ready.set()
+        self.first: Callable[[], object] = lambda: None
+        """Called with each first byte of an upload."""
 
     def _may_fail(self, *kinds: type[Exception]) -> None:
         if self.dice.random() < self.trouble:
@@ -53,6 +58,7 @@ class Engine:
         self, sandbox_id: str, command: str, *, timeout: float, env: Mapping[str, str], **_: Any
     ) -> ShortResult:
         self.calls.append("run")
+        await self.ready.wait()
         self._may_fail(NotReached)
         variables: Any = {**env, "PATH": os.environ["PATH"]}
         process = await asyncio.create_subprocess_exec(
@@ -66,7 +72,10 @@ class Engine:
     async def upload(self, sandbox_id: str, path: str, data: Any, *, length: int, **_: Any) -> None:
         self.calls.append("upload")
         self._may_fail(NotReached)
-        whole = b"".join([chunk async for chunk in data])
+        whole = b""
+        async for chunk in data:
+            whole += chunk
+            self.first()
         assert len(whole) == length
         if self.dice.random() < self.trouble:  # cut before it was whole, or while it was copied
             await asyncio.to_thread(Path(path).write_bytes, whole[: self.dice.randrange(length + 1)])
@@ -112,11 +121,15 @@ class World:
         self.uploads = Uploads(engine, _Chores(), shell, self.tasks, most=1 << 30)  # type: ignore[arg-type]
         self.reads = Reads(engine, shell, self.tasks)
 
-    async def put(self, name: str, body: AsyncIterator[bytes]) -> None:
+    async def put(self, name: str, body: AsyncIterator[bytes], length: int | None = None) -> None:
         with self.room.share("t") as share:
             await self.uploads.put(
-                "s", name, body, length=None, mode=None, user=None, conditions=Conditions(), share=share
+                "s", name, body, length=length, mode=None, user=None, conditions=Conditions(), share=share
             )
+
+    def known(self, length: int) -> int | None:
+        """It, for one half of all callers: theirs goes as one piece, the others' in several."""
+        return self.dice.choice((length, None))
 
     async def get(self, name: str) -> bytes:
         with self.room.share("t") as share:
@@ -172,8 +185,9 @@ async def test_an_upload_whose_caller_is_gone_before_its_last_byte_changes_nothi
         there = (world.work / name).exists()
         if there:
             (world.work / name).write_bytes(OLD)
+        sent = chunks(NEW, 1 + world.dice.randrange(5000), world.dice.randrange(len(NEW)))
         with pytest.raises(CallerGone):
-            await world.put(name, chunks(NEW, 1 + world.dice.randrange(5000), world.dice.randrange(len(NEW))))
+            await world.put(name, sent, world.known(len(NEW)))
         assert (world.work / name).read_bytes() == OLD if there else not (world.work / name).exists()
         if not there and number > CUTS // 2:
             (world.work / name).write_bytes(OLD)
@@ -187,7 +201,7 @@ async def test_an_upload_whose_engine_is_cut_is_there_whole_or_not_at_all(world:
         (world.work / "f").write_bytes(OLD)
         world.engine.trouble = 0.08
         try:
-            await world.put("f", chunks(NEW, 1 + world.dice.randrange(5000)))
+            await world.put("f", chunks(NEW, 1 + world.dice.randrange(5000)), world.known(len(NEW)))
         except errors.EngineUnavailable:
             assert (world.work / "f").read_bytes() in (OLD, NEW), number
         else:
@@ -201,7 +215,10 @@ async def test_an_upload_whose_engine_is_cut_is_there_whole_or_not_at_all(world:
 
 async def test_two_at_once_give_one_of_the_two(world: World) -> None:
     for _ in range(CUTS // 4):
-        await asyncio.gather(world.put("f", chunks(NEW, 3000)), world.put("f", chunks(OLD, 3000)))
+        await asyncio.gather(
+            world.put("f", chunks(NEW, 3000), world.known(len(NEW))),
+            world.put("f", chunks(OLD, 3000), world.known(len(OLD))),
+        )
         assert (world.work / "f").read_bytes() in (OLD, NEW)
     assert world.leftovers() == []
 
@@ -257,6 +274,58 @@ async def read_and_replace(world: World, got: bytearray, *, at: int) -> None:
                 got += chunk
                 if len(got) > at and (world.work / "g").exists():
                     os.replace(world.work / "g", world.work / "f")
+
+
+async def test_a_file_of_one_piece_is_sent_while_it_comes(world: World) -> None:
+    arrived = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield NEW[:5000]
+        await arrived.wait()
+        yield NEW[5000:]
+
+    world.engine.first = arrived.set
+    async with asyncio.timeout(30):
+        await world.put("f", body(), len(NEW))
+    assert (world.work / "f").read_bytes() == NEW
+    assert world.engine.calls == ["run", "upload", "run"]
+
+
+async def test_one_that_comes_too_slowly_goes_on_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "ONE_PIECE_SECONDS", 0.0)
+    await world.put("f", chunks(NEW, 3000), len(NEW))
+    assert (world.work / "f").read_bytes() == NEW
+    assert world.engine.calls.count("upload") > 2
+    assert world.leftovers() == []
+
+
+async def test_the_first_bytes_are_taken_while_the_sandbox_is_asked(world: World) -> None:
+    taken = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x"
+        taken.set()
+        yield b"y"
+
+    world.engine.ready = taken
+    async with asyncio.timeout(30):
+        await world.put("f", body())
+    assert (world.work / "f").read_bytes() == b"xy"
+
+
+async def test_what_can_not_be_written_is_told_before_the_first_byte_has_come(world: World) -> None:
+    (world.work / "d").mkdir()
+    never = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        await never.wait()
+        yield b"x"
+
+    async with asyncio.timeout(30):
+        with pytest.raises(errors.IsADirectory):
+            await world.put("d", body())
+    await world.quiet()
+    assert world.leftovers() == []
 
 
 async def test_an_upload_takes_three_calls_and_a_large_one_one_more_a_piece(world: World) -> None:

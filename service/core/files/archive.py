@@ -20,7 +20,7 @@ from service.core.claims.tasks import Tasks
 from service.core.files import paths, scripts
 from service.core.files.shell import Said, Shell, garbled, parsed, problem_of
 from service.core.files.tar import CHUNK, Packed, repack
-from service.core.files.upload import LEAST, Pieces, Uploads
+from service.core.files.upload import LEAST, Pieces, Uploads, Way
 from service.core.jobs.service import Jobs
 from service.core.limits.room import UNBOUNDED, Room, Share
 from service.core.model import identity
@@ -41,7 +41,7 @@ WAIT = 8.0
 TIMEOUT = 3600
 """Seconds for unpacking."""
 PACKING = 20.0
-FIRST_LOOKS = (0.05, 0.1, 0.15, 0.2, 0.3)
+FIRST_LOOKS = (0.05, 0.05, 0.05, 0.1, 0.1, 0.1, 0.15, 0.15, 0.2)
 """Seconds between the first looks at what unpacks."""
 PIECE = 1024 * 1024
 """Bytes of a growing archive that are read at once."""
@@ -97,15 +97,21 @@ class Archives:
         with self._readers.share(tenant) as turn:
             await turn.hold(1)
             await share.hold(ROOM + 2 * LEAST)
-            async with self._uploads.directory(sandbox_id, path, who, scripts.PREPARE_UNPACK) as (_, token):
-                packed = await self._checked(sandbox_id, token, body, share)
+
+            async def prepare(token: str) -> None:
+                await self._shell.run(sandbox_id, scripts.PREPARE_UNPACK, path=path, token=token, user=who)
+
+            async with self._uploads.directory(sandbox_id, prepare) as way:
+                packed = await self._checked(sandbox_id, way, body, share)
                 share.close()
-                job = await self._submitted(tenant, sandbox_id, token, packed, user)
+                await way.made()
+                job = await self._submitted(tenant, sandbox_id, way.token, packed, user)
         return await self._ended(tenant, job, packed)
 
-    async def _checked(self, sandbox_id: str, token: str, body: AsyncIterator[bytes], share: Share) -> Packed:
+    async def _checked(self, sandbox_id: str, way: Way[None], body: AsyncIterator[bytes], share: Share) -> Packed:
         """All of the archive, checked, lies in the sandbox."""
-        sent = Pieces(self._uploads.sender(sandbox_id, token), share, most=2 * self._uploads.most, besides=ROOM)
+        sent = Pieces(self._uploads.sender(sandbox_id, way), share, most=2 * self._uploads.most, besides=ROOM)
+        body = way.unless_refused(body)
         beside = Beside()
         waiting: list[bytes] = []
         size = 0

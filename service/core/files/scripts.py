@@ -88,6 +88,10 @@ kept() { case $q/ in "$f"/*) no fence;; esac; }
 about() { bytes base "$b"; bytes where "$q"; }
 show() { c=$(stat -c "$S" "$1" 2>&1) || why "$c"; echo "stat=$c"
 [ ! -L "$1" ] || echo "target=$(c=$(readlink "$1" && echo .); printf '%s' "${c%??}" | hex)"; }
+aim() { printf '%s\n' "$1" >"$w/target" || no full; }
+aimed() { q=; [ -e "$w/target" ] || no lost
+while IFS= read -r c; do q=$q${q:+"
+"}$c; done <"$w/target"; }
 way() { undo=1; [ -d "$f" ] || c=$(mkdir -p -m 1777 "$f" 2>&1) || why "$c"
 c=$(mkdir -m 755 "$w" 2>&1) || why "$c"; c=$(ln -s "$1" "$w/to" 2>&1) || why "$c"; }
 """
@@ -125,7 +129,7 @@ show "./$n"; fi
 case $q in /proc/*|/sys/*) no kernel;; esac
 u=${PWD%/}/@UPLOAD@$ONCEBOX_TOKEN
 way "$u"
-c=$(ln -s "$q" "$w/target" 2>&1) || why "$c"
+aim "$q"
 c=$(mkdir -m 700 "./@UPLOAD@$ONCEBOX_TOKEN" 2>&1) || why "$c"
 [ -d "$w/to/" ] || no denied
 echo end=ok
@@ -153,15 +157,17 @@ FINISH = (
     "undo=1"
     + JOIN
     + r"""
-q=$(readlink "$w/target" && echo .) || no lost; q=${q%??}
+u=$PWD x=whole
+case $u in */@UPLOAD@"$ONCEBOX_TOKEN") ;; *) no lost;; esac
 set -- [0-9]*; [ -e "$1" ] || set --
-join "$@"; [ -e whole ] || c=$({ : >whole; } 2>&1) || why "$c"
-o=$(stat -c '%s %u:%g %a' whole); [ "${o%% *}" = "$ONCEBOX_SIZE" ] || no short
-o=${o#* }
-d=${q%/*}/ n=${q##*/}
+if [ $# = 1 ] && [ ! -e whole ] && [ -z "$ONCEBOX_OWN" ]; then x=$1
+else join "$@"; [ -e whole ] || c=$({ : >whole; } 2>&1) || why "$c"; fi
+aimed; d=${q%/*}/ n=${q##*/}
 [ -d "$d" ] || c=$(mkdir -p "$d" 2>&1) || why "$c"
 enter "$d"; [ "${PWD%/}/" = "$d" ] || no changed
-k=$f/.lock.$(stat -c %d.%i .) t=0
+set -- $(stat -c '%d.%i %s %u:%g %a' . "$w/to/$x")
+[ "$6" = "$ONCEBOX_SIZE" ] || no short
+k=$f/.lock.$1 o="$7 $8" t=0
 until c=$(mkdir "$k" 2>&1); do
 case $c in *"File exists") ;; *) why "$c";; esac
 [ $((t += 1)) -lt 60 ] || no locked
@@ -173,13 +179,13 @@ c=; set -- "${o% *}" 644; [ ! -e "./$n" ] || { c=$(stat -c "$S%u:%g %a" "./$n");
 case $ONCEBOX_MATCH in '') ;; none) [ -z "$c" ] && [ ! -L "./$n" ] || no changed;;
 *) [ "$c" = "$ONCEBOX_MATCH" ] || no changed;; esac
 if [ "$1" != "${o% *}" ] || [ "${ONCEBOX_MODE:-$2}" != "${o#* }" ]; then
-[ "$1" = "${o% *}" ] || o=$(chown "$1" "$w/to/whole" 2>&1) || why "$o"
-o=$(chmod "${ONCEBOX_MODE:-$2}" "$w/to/whole" 2>&1) || why "$o"; fi
-o=$(mv -fT "$w/to/whole" "./$n" 2>&1) || case $o in
+[ "$1" = "${o% *}" ] || o=$(chown "$1" "$w/to/$x" 2>&1) || why "$o"
+o=$(chmod "${ONCEBOX_MODE:-$2}" "$w/to/$x" 2>&1) || why "$o"; fi
+o=$(mv -fT "$w/to/$x" "./$n" 2>&1) || case $o in
 *nrecognized*|*nvalid*) [ ! -d "./$n" ] || no isdir
-o=$(mv -f "$w/to/whole" "./$n" 2>&1) || why "$o";; *) why "$o";; esac
+o=$(mv -f "$w/to/$x" "./$n" 2>&1) || why "$o";; *) why "$o";; esac
 [ "$c" ] && echo made=0 || echo made=1
-show "./$n"; clean
+show "./$n"; cd /; rm -rf "$l" "$u" "$w" 2>/dev/null
 echo end=ok
 """
 )
@@ -281,7 +287,7 @@ elif [ -z "$m" ] && [ -e "./$n" ]; then no notdir; fi
 case $q in /proc|/proc/*|/sys|/sys/*) no kernel;; esac
 u=${PWD%/}/@UPLOAD@$ONCEBOX_TOKEN
 way "$u"
-c=$(ln -s "$q" "$w/target" 2>&1) || why "$c"
+aim "$q"
 c=$(mkdir -m 700 "./@UPLOAD@$ONCEBOX_TOKEN" 2>&1) || why "$c"
 [ -d "$w/to/" ] || no denied
 echo end=ok
@@ -294,12 +300,12 @@ echo end=ok
 UNPACK = r"""
 no() { [ -z "$undo" ] || clean; echo "end=$1"; echo "oncebox: not unpacked: $1" >&2; exit 1; }
 undo=1
-q=$(readlink "$w/target" && echo .) || no lost; q=${q%??}
-cd -P "$w/to" 2>/dev/null || no lost
+aimed; cd -P "$w/to" 2>/dev/null || no lost
 t=$PWD; : >unpacking; mkdir stage || no full
-c=$( { cat [0-9]* | tar -xpof - -C stage; } 2>&1) || case $c in
+over() { cd /; rm -rf "$t" "$w" 2>/dev/null || clean; echo end=ok; exit 0; }
+set -- [0-9]*
+c=$( { if [ $# = 1 ]; then tar -xpof - -C stage <"$1"; else cat "$@" | tar -xpof - -C stage; fi; } 2>&1) || case $c in
 *"No space left on device"*|*"uota exceeded"*) no full;; *"Permission denied"*) no denied;; *) why "$c";; esac
-rm -f [0-9]*
 d=${q%/*}/ n=${q##*/}
 if [ ! -e "$q" ] && [ ! -L "$q" ]; then
 [ -d "$d" ] || c=$(mkdir -p "$d" 2>&1) || why "$c"
@@ -308,7 +314,7 @@ enter "$d"; [ "${PWD%/}/" = "$d" ] || no changed
 c=$(chmod "$ONCEBOX_ROOT" "$t/stage" 2>&1) || why "$c"
 c=$(mv -fT "$t/stage" "./$n" 2>&1) || case $c in
 *nrecognized*|*nvalid*) [ ! -e "./$n" ] || no changed; c=$(mv "$t/stage" "./$n" 2>&1) || why "$c";; *) why "$c";; esac
-clean; echo end=ok; exit 0; fi
+over; fi
 each() { for x in "$t/stage/$1"* "$t/stage/$1".[!.]* "$t/stage/$1"..?*; do
 [ -e "$x" ] || [ -L "$x" ] || continue; look "$1" "${x##*/}"; done; }
 folder() { [ -d "$1" ] && [ ! -L "$1" ]; }
@@ -330,7 +336,7 @@ set -- "$@" "$x"; [ $# -le 200 ] || { put "$@"; set -- "$1"; }; done
 [ $# = 1 ] || put "$@"; }
 each ''
 place ''
-clean; echo end=ok; exit 0
+over
 """
 
 # The tar of a directory, made in the way while it is read. What takes long goes on behind: `more`.

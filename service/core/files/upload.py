@@ -2,14 +2,16 @@
 
 execd takes an upload whole before it writes anything, and then writes over its target. So the bytes go as they come, in
 pieces, into a directory of the upload's own beside the target; a small command joins them, and renames what it joined.
+The first bytes are taken while that directory is made; a file of one piece is sent on as it comes, and not joined.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -18,17 +20,22 @@ from service import errors
 from service.core.claims.tasks import Tasks
 from service.core.files import paths, scripts
 from service.core.files.conditions import Conditions
-from service.core.files.shell import Said, Shell
+from service.core.files.shell import Shell
 from service.core.limits.room import Share
 from service.core.model import identity
-from service.core.sandboxes.users import User
 from service.messages import File
 from service.ports import engine as port
 from service.ports.engine import Engine
 from service.ports.store import Store
 
+T = TypeVar("T")
+
 PIECE = 6 * 1024 * 1024
 """Bytes of a piece at most. execd keeps up to 32 MiB of an upload in its memory, more than that twice on its disk."""
+ONE_PIECE = 16 * 1024 * 1024
+"""Bytes of a file that may be sent as one piece, as it comes."""
+ONE_PIECE_SECONDS = 5.0
+"""For such a file to come. A slower one is cut into pieces as any other: it would keep others from their turn."""
 UNDER_WAY = 3
 """Pieces of one upload that are sent at once: execd writes each to the disk before it answers."""
 JOINED = 4
@@ -57,12 +64,70 @@ class Written(msgspec.Struct, frozen=True):
     etag: str
 
 
+Chunks: TypeAlias = Callable[[], AsyncIterator[bytes]]
+"""Makes the bytes of a piece, from the first on each time."""
+Send: TypeAlias = Callable[[str, int, Chunks], Awaitable[None]]
+"""Sends a piece: its name, and how many bytes it has."""
+
+
+class OnePiece:
+    """A body of ``length`` bytes that is sent on as it comes. ``come``: what has come of it."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._size = 0
+        self._news = asyncio.Event()
+        self.come: deque[bytes] = deque()
+
+    async def all_of(self, body: AsyncIterator[bytes], send: Send) -> bool:
+        """Whether it was sent; if not, nothing of it got there. Raises what sending raises."""
+        sending = asyncio.ensure_future(send(_name(0), self._length, self._as_it_comes))
+        too_slow = asyncio.get_running_loop().call_later(ONE_PIECE_SECONDS, sending.cancel)
+        try:
+            async for chunk in body:
+                self.come.append(chunk)
+                self._size += len(chunk)
+                if self._size >= self._length or sending.done():
+                    break
+                self._news.set()
+            too_slow.cancel()
+            if self._size == self._length and not sending.cancelled():
+                self._news.set()
+                await asyncio.wait({sending})
+            if sending.cancelled() or not sending.done():
+                return False
+            sending.result()
+            return True
+        finally:
+            too_slow.cancel()
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def _as_it_comes(self) -> AsyncIterator[bytes]:
+        sent = 0
+        while True:
+            while sent < len(self.come):
+                yield self.come[sent]
+                sent += 1
+            if self._size >= self._length:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    async def again(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """What has come, and then the rest of ``body``."""
+        while self.come:
+            yield self.come.popleft()
+        async for chunk in body:
+            yield chunk
+
+
 class Pieces:
     """The bytes of one upload on their way into its directory: some pieces are sent while the next one comes."""
 
     def __init__(
         self,
-        send: Callable[[str, list[bytes]], Awaitable[None]],
+        send: Send,
         share: Share,
         *,
         most: int,
@@ -163,10 +228,43 @@ class Pieces:
         await self._settle(UNDER_WAY - 1 if self._size >= PIECE // 2 else 0)
         piece, size = self._waiting, self._size
         self._waiting, self._size = [], 0
-        name = f"{self._sent:06d}.{identity.random_token()[:8]}"
-        self._sending[asyncio.ensure_future(self._send(name, piece))] = (self._sent, size)
+        sending = asyncio.ensure_future(self._send(_name(self._sent), size, lambda: _each(piece)))
+        self._sending[sending] = (self._sent, size)
         self._sent += 1
         self._share.shrink(self._held(0))
+
+
+class Way(Generic[T]):
+    """An upload's own directory, by its ``token``, while it is made: ``making`` says what came of that."""
+
+    def __init__(self, token: str, making: asyncio.Task[T]) -> None:
+        self.token = token
+        self._making = making
+
+    async def made(self) -> T:
+        """It is there. Raises what making it raised."""
+        await asyncio.wait({self._making})
+        return self._making.result()
+
+    async def unless_refused(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """``body``; raises what making the directory raises, however little of the body has come by then."""
+        while not self._making.done():
+            coming = asyncio.ensure_future(_next(body))
+            try:
+                await asyncio.wait({coming, self._making}, return_when=asyncio.FIRST_COMPLETED)
+                if self._making.done():
+                    self._making.result()
+                await asyncio.wait({coming})
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+            chunk = coming.result()
+            if chunk is None:
+                return
+            yield chunk
+        self._making.result()
+        async for chunk in body:
+            yield chunk
 
 
 class Uploads:
@@ -200,23 +298,26 @@ class Uploads:
         path, mode = paths.checked(path), paths.octal("mode", mode)
         self.check_length(length)
         who = await self._shell.user(sandbox_id, user)
+        own = "" if who is None else "1"
+
+        async def prepare(token: str) -> tuple[bytes, str]:
+            said = await self._shell.run(sandbox_id, scripts.PREPARE, path=path, token=token, user=who)
+            match = conditions.for_put(said.stat if "stat" in said else None)
+            return paths.shown(path, said.data("base"), said.data("where")), match
+
+        async def join(number: int) -> None:
+            await self._shell.run(
+                sandbox_id, scripts.APPEND, token=way.token, user=who, timeout=JOIN, UPTO=str(number), OWN=own
+            )
+
         await share.hold(2 * LEAST)
-        async with self.directory(sandbox_id, path, who, scripts.PREPARE) as (said, token):
-            there = said.stat if "stat" in said else None
-            match = conditions.for_put(there)
-            shown = paths.shown(path, said.data("base"), said.data("where"))
-            own = "" if who is None else "1"
-
-            async def join(number: int) -> None:
-                await self._shell.run(
-                    sandbox_id, scripts.APPEND, token=token, user=who, timeout=JOIN, UPTO=str(number), OWN=own
-                )
-
-            size = await Pieces(self.sender(sandbox_id, token), share, most=self.most, join=join).all_of(body)
+        async with self.directory(sandbox_id, prepare) as way:
+            size = await self._sent_all(way.unless_refused(body), length, self.sender(sandbox_id, way), share, join)
+            shown, match = await way.made()
             said = await self._shell.run(
                 sandbox_id,
                 scripts.FINISH,
-                token=token,
+                token=way.token,
                 user=who,
                 timeout=JOIN,
                 changes=True,
@@ -227,6 +328,22 @@ class Uploads:
             )
         return Written(paths.file_of(shown, said.stat), said["made"] == "1", said.stat.etag)
 
+    async def _sent_all(
+        self,
+        body: AsyncIterator[bytes],
+        length: int | None,
+        send: Send,
+        share: Share,
+        join: Callable[[int], Coroutine[Any, Any, None]],
+    ) -> int:
+        """All of it, in pieces; how many bytes. ``length``: how many are expected, where that is known."""
+        if length is not None and LEAST < length <= ONE_PIECE and share.take(length + LEAST):
+            one = OnePiece(length)
+            if await one.all_of(body, send):
+                return length
+            body = one.again(body)
+        return await Pieces(send, share, most=self.most, join=join).all_of(body)
+
     def check_length(self, length: int | None) -> None:
         """Raises ``FileTooLarge``."""
         if length is not None and length > self.most:
@@ -234,45 +351,48 @@ class Uploads:
 
     @contextlib.asynccontextmanager
     async def directory(
-        self, sandbox_id: str, path: str, who: User | None, script: str
-    ) -> AsyncIterator[tuple[Said, str]]:
-        """An upload's own directory, made by ``script``: what that said, and its token. Where the block fails, nothing
-        is left of it: at once, or, where its caller is gone or the sandbox does not answer, a little later.
+        self, sandbox_id: str, prepare: Callable[[str], Coroutine[Any, Any, T]]
+    ) -> AsyncIterator[Way[T]]:
+        """An upload's own directory, which ``prepare`` makes for a token. Where the block fails, nothing is left of it:
+        at once, or, where its caller is gone or the sandbox does not answer, a little later.
         """
         token = identity.random_token()
         await self._store.plan("uploads", sandbox_id, after=scripts.STALE_UPLOAD + 60)
+        making = asyncio.ensure_future(prepare(token))
         try:
-            yield await self._shell.run(sandbox_id, script, path=path, token=token, user=who), token
+            yield Way(token, making)
         except errors.OutcomeUnknown:  # what reads it may be at work
             raise
         except BaseException as error:
-            removal = self._tasks.start(self._removed(sandbox_id, token), f"upload of {sandbox_id}", told=False)
+            removal = self._tasks.start(self._removed(sandbox_id, token, making), f"upload of {sandbox_id}", told=False)
             if isinstance(error, errors.OnceboxError):
                 await asyncio.wait({removal}, timeout=CLEAN)
             raise
 
-    async def _removed(self, sandbox_id: str, token: str) -> None:
-        """What can't be removed now, the sweeper finds."""
+    async def _removed(self, sandbox_id: str, token: str, making: asyncio.Task[Any]) -> None:
+        """Not before it is made. What can't be removed now, the sweeper finds."""
+        await asyncio.wait({making})
+        making.exception()
         with contextlib.suppress(errors.OnceboxError):
             await self._shell.run(sandbox_id, scripts.ABORT, token=token, timeout=CLEAN)
 
-    def sender(self, sandbox_id: str, token: str) -> Callable[[str, list[bytes]], Awaitable[None]]:
-        """Sends a piece into the directory, under a name."""
+    def sender(self, sandbox_id: str, way: Way[Any]) -> Send:
+        """Sends a piece into the directory, once that is there."""
         turn = self._turns.setdefault(sandbox_id, asyncio.Semaphore(AT_ONCE))
-        to = f"{self._shell.directory.rstrip('/')}/.way.{token}/to"
+        to = f"{self._shell.directory.rstrip('/')}/.way.{way.token}/to"
 
-        async def send(name: str, piece: list[bytes]) -> None:
+        async def send(name: str, length: int, chunks: Chunks) -> None:
+            await way.made()
             async with turn:
-                await self._shell.asked(sandbox_id, self._sent(sandbox_id, f"{to}/{name}", piece))
+                await self._shell.asked(sandbox_id, self._sent(sandbox_id, f"{to}/{name}", length, chunks))
 
         return send
 
-    async def _sent(self, sandbox_id: str, path: str, piece: list[bytes]) -> None:
+    async def _sent(self, sandbox_id: str, path: str, length: int, chunks: Chunks) -> None:
         """One piece. Sent again only where nothing of it got there: a late copy would empty what is being joined."""
-        length = sum(map(len, piece))
         for left in reversed(range(TRIES)):
             try:
-                await self._engine.upload(sandbox_id, path, _each(piece), length=length, mode=0o644, timeout=SEND)
+                await self._engine.upload(sandbox_id, path, chunks(), length=length, mode=0o644, timeout=SEND)
                 break
             except port.NotReached:
                 if not left:
@@ -280,6 +400,15 @@ class Uploads:
                 await asyncio.sleep(TRY_AGAIN)
 
 
+def _name(number: int) -> str:
+    """Of a piece: another one each time that it is sent."""
+    return f"{number:06d}.{identity.random_token()[:8]}"
+
+
 async def _each(piece: list[bytes]) -> AsyncIterator[bytes]:
     for chunk in piece:
         yield chunk
+
+
+async def _next(body: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(body, None)
