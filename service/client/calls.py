@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from ..errors import InvalidIdempotencyKey, InvalidRequest, OnceboxError, SandboxNotFound
-from ..messages import MAX_EXEC_TIMEOUT, ExecResult, Job, JobPage, Resources, Sandbox, SandboxPage
+from ..messages import MAX_EXEC_TIMEOUT, ExecResult, Job, JobPage, Resources, Sandbox, SandboxPage, Stream
 from .answers import Fault, decoded, fault_of, unreadable
 from .arguments import bounded, identifier, labels, number, plain, printable, text
 from .results import JobRead
@@ -147,24 +147,27 @@ class Calls:
         timeout = bounded(body.get("timeout"), DEFAULT_EXEC_TIMEOUT, MAX_EXEC_TIMEOUT)
         return self._make("/v1/exec", body, ExecResult, key=key, patience=timeout)
 
-    def status(self, command_id: str, *, timeout: int | None) -> Flow[JobRead]:
-        """``GET /v1/exec-jobs/{command_id}``, for the state alone."""
+    def status(self, command_id: str, *, timeout: int | None, apart: bool) -> Flow[JobRead]:
+        """``GET /v1/exec-jobs/{command_id}``, for the state alone. ``apart``: its streams are known to be so."""
         query = {"limit": str(STATUS_LIMIT)}
         if timeout is not None and "timeout" not in self.terms.unsupported:
             query["timeout"] = str(timeout)
         read = _reader(command_id, JobRead, "command_id")
-        try:
-            request = self._get(job_path(command_id), list(query.items()))
-            return (yield from call(self.terms, request, read, of_job=True))
-        except InvalidRequest as error:
-            if not wants_stream(error):
-                raise
+        if not apart:
+            try:
+                request = self._get(job_path(command_id), list(query.items()))
+                return (yield from call(self.terms, request, read, of_job=True))
+            except InvalidRequest as error:
+                if not wants_stream(error):
+                    raise
         request = self._get(job_path(command_id), [*query.items(), ("stream", "stdout")])
         return (yield from call(self.terms, request, read, of_job=True))
 
-    def part(self, command_id: str, *, cursor: str | None, limit: int | None, wait: float) -> Flow[JobRead]:
+    def part(
+        self, command_id: str, *, stream: Stream | None, cursor: str | None, limit: int | None, wait: float
+    ) -> Flow[JobRead]:
         """``GET /v1/exec-jobs/{command_id}``, for a part of the output."""
-        query: dict[str, str] = {}
+        query: dict[str, str] = {} if stream is None else {"stream": text(stream, "stream")}
         if cursor is not None:
             query["cursor"] = text(cursor, "cursor")
         if limit is not None:

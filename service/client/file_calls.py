@@ -3,6 +3,7 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,13 +11,16 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from ..errors import OnceboxError
 from ..messages import File, FilePage, Job, Unpacked
 from .answers import Fault, decoded, fault_of, unreadable
-from .arguments import number, text
-from .calls import sandbox_path
+from .arguments import number, printable, text
+from .calls import HURRY, sandbox_path
 from .rules import Deadline, Terms, Tries, ask, call
 from .steps import Answer, Flow, Request
 from .transfers import Content, Receiver
+
+log = logging.getLogger("oncebox")
 
 ANY_TYPE = {"Content-Type": "application/octet-stream"}
 TAR = {"Content-Type": "application/x-tar"}
@@ -93,7 +97,14 @@ class FileCalls:
         request = self._request("POST", "directories", {"user": user}, headers=headers, body=msgspec.json.encode(body))
         return self._call(request, File)
 
-    def remove(self, path: str, *, recursive: bool, user: str | None) -> Flow[None]:
+    def discard(self, path: str) -> Flow[None]:
+        """Removes a file that nobody needs any more, in a hurry; what fails is logged."""
+        try:
+            yield from self.remove(path, recursive=False, user=None, deadline=Deadline(self._terms, HURRY))
+        except OnceboxError as error:
+            log.warning("%s in sandbox %s could not be removed: %s", path, printable(self._sandbox_id), error)
+
+    def remove(self, path: str, *, recursive: bool, user: str | None, deadline: Deadline | None = None) -> Flow[None]:
         """``DELETE .../files``."""
         query = {"path": path, "user": user, "recursive": "true" if recursive else None}
 
@@ -101,7 +112,7 @@ class FileCalls:
             if answer.status != 204:
                 raise Fault(unreadable(answer, f"HTTP {answer.status} to a DELETE"), transient=True)
 
-        return call(self._terms, self._request("DELETE", "files", query), read, of_job=True)
+        return call(self._terms, self._request("DELETE", "files", query), read, of_job=True, deadline=deadline)
 
     def _call(self, request: Request, kind: Any) -> Flow[Any]:
         return call(self._terms, request, lambda answer: decoded(answer, kind), of_job=True)

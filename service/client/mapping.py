@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from ..errors import OnceboxError
 from .arguments import plain
 from .calls import Calls, checked_key
 from .following import Follower
+from .inputs import Stdin, given
 from .output import Joined
 from .results import MapResult, result_of_job
 from .rules import Deadline, Terms
 from .steps import Flow
+from .transfers import Content, content_of
 from .views import SandboxView
 
 PREFIX_LIMIT = 200
@@ -53,12 +56,16 @@ class Task:
     sandbox_id: str
     key: str
     body: Mapping[str, Any]
+    stdin: bytes | None = None
+    stdin_path: str | None = None
 
     def flow(self, calls: Calls) -> Flow[MapResult]:
         """Submits, follows to the end, and says what came of it; never raises an ``OnceboxError``."""
         command_id = None
         try:
-            made = yield from calls.submit({**self.body, "sandbox_id": self.sandbox_id}, key=self.key)
+            content = None if self.stdin is None else Content(io.BytesIO(self.stdin))
+            read = yield from given(calls.terms, self.sandbox_id, content, self.stdin_path)
+            made = yield from calls.submit({**self.body, **read, "sandbox_id": self.sandbox_id}, key=self.key)
             command_id = made.message.command_id
             joined = Joined()
             follower = Follower(
@@ -96,12 +103,31 @@ class TaskMaker:
         InvalidIdempotencyKey, InvalidRequest, ValueError: the map can't be.
     """
 
-    def __init__(self, terms: Terms, *, key: str | None, body: Mapping[str, Any], concurrency: Any) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        *,
+        key: str | None,
+        body: Mapping[str, Any],
+        concurrency: Any,
+        stdin: Stdin | None = None,
+        stdin_path: str | None = None,
+    ) -> None:
         self.concurrency = at_once(concurrency)
         self._keys = MapKeys(terms.new_id() if key is None else key)
         self._body = plain(body)
+        self._stdin = _whole(stdin)
+        self._stdin_path = stdin_path
 
     def task(self, sandbox: SandboxView | str) -> Task:
         """The next sandbox's: of its handle, or of its id."""
         sandbox_id = sandbox.id if isinstance(sandbox, SandboxView) else sandbox
-        return Task(sandbox_id, self._keys.next(sandbox_id), self._body)
+        return Task(sandbox_id, self._keys.next(sandbox_id), self._body, self._stdin, self._stdin_path)
+
+
+def _whole(stdin: Stdin | None) -> bytes | None:
+    """All of it, for many commands to read."""
+    if stdin is None:
+        return None
+    with content_of(stdin) as content:
+        return content.beginning(content.length)

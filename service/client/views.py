@@ -3,10 +3,9 @@
 # ruff: noqa: TID252
 from __future__ import annotations
 
-import base64
 import copy
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, Generic, NoReturn, Self, TypeAlias, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 import msgspec
 
@@ -24,10 +23,6 @@ RUN_TIMEOUT = 60
 """Seconds after which a command of ``run()`` is killed, unless told otherwise."""
 MAX_OUTPUT = 64 * 1024 * 1024
 """Bytes that ``run()`` takes of a command's two outputs together, unless told otherwise."""
-STDIN_INLINE = 256 * 1024
-"""Bytes of a command's input that travel in its request; more is uploaded as a file."""
-STDIN_FILES = "/tmp/oncebox-stdin-"  # noqa: S108 - in the sandbox
-"""Where an uploaded input is in its sandbox, with the sha256 of its content behind it."""
 TURN = 2
 """Seconds that a read of one stream waits for more where both are followed at once."""
 
@@ -216,18 +211,6 @@ class SandboxView(Handle[Sandbox]):
         metadata: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         return {"sandbox_id": self._id, **command_body(command, timeout, cwd, env, metadata)}
-
-
-Stdin: TypeAlias = str | bytes | IO[bytes]
-"""What a command reads: text (as UTF-8), bytes, or an open binary file, from where it stands to its end."""
-
-
-def inline_stdin(data: bytes) -> dict[str, str]:
-    """A short input, as it is sent."""
-    try:
-        return {"stdin": data.decode()}
-    except UnicodeDecodeError:
-        return {"stdin": base64.b64encode(data).decode("ascii"), "stdin_encoding": "base64"}
 
 
 def command_body(

@@ -24,7 +24,8 @@ class Job:
     reason: str | None = None
     command: str = ""
     output: str = ""
-    """stdout and stderr merged; of a long one its beginning and its end."""
+    """stdout and stderr merged, or one after the other where they are apart; of a long one its beginning and its end.
+    """
     output_left_out: int = 0
     """Characters in the middle that are not here: `job_output` reads them."""
     advice: str = ""

@@ -7,7 +7,7 @@ import base64
 import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -30,6 +30,7 @@ from service.adapters.mcp.results import (
     sandbox_of,
 )
 from service.client import AsyncClient, AsyncJob, JobState, OnceboxError
+from service.messages import Stream
 
 Tool = TypeVar("Tool", bound=Callable[..., Awaitable[Any]])
 
@@ -147,9 +148,13 @@ def _jobs(tools: MCPServer, client: AsyncClient) -> None:
     async def job_output(
         command_id: str,
         cursor: Annotated[str | None, Field(description="From an earlier answer; none: from the beginning.")] = None,
+        stream: Annotated[
+            Literal["stdout", "stderr"] | None,
+            Field(description="Which, of a command whose outputs are apart; each has cursors of its own."),
+        ] = None,
     ) -> Output:
         """A part of a command's output, from a cursor on."""
-        read = await client.job(command_id).read(cursor=cursor, limit=MOST)
+        read = await client.job(command_id).read(stream, cursor=cursor, limit=MOST)
         state, code = read.job.state.value, read.job.exit_code
         return Output(command_id, state, code, read.text, read.cursor, skipped_bytes=read.skipped_bytes)
 
@@ -185,7 +190,8 @@ async def _waited_for(job: AsyncJob, wait: int, context: Context) -> Job:
         info = await job.status()
     if info.state not in OVER:
         return job_of(info, advice=f"It goes on. Ask for it later: job_status with command_id {info.command_id}.")
-    return job_of(info, "".join([chunk async for chunk in job.stream(follow=False)]))
+    streams: tuple[Stream | None, ...] = ("stdout", "stderr") if info.streams == "apart" else (None,)
+    return job_of(info, "".join([chunk for each in streams async for chunk in job.stream(each, follow=False)]))
 
 
 def _files(tools: MCPServer, client: AsyncClient) -> None:

@@ -45,7 +45,7 @@ class AsyncJob(JobView):
             JobNotFound: the service does not know the id; the command may have run all the same.
         """
         timeout = self._info.timeout if self._info else None
-        read = await self._driver.run(self._calls.status(self._id, timeout=timeout))
+        read = await self._driver.run(self._calls.status(self._id, timeout=timeout, apart=self._apart))
         self._note(read, max(self._skipped_bytes, read.skipped_bytes))
         return read.job
 
@@ -104,18 +104,27 @@ class AsyncJob(JobView):
         if data := unsaid.rest() or b"":
             yield data
 
-    async def read(self, *, cursor: str | None = None, limit: int | None = None, wait: float = 0) -> JobPart:
+    async def read(
+        self,
+        stream: Stream | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        wait: float = 0,
+    ) -> JobPart:
         """One part of the output, and the job as it stands, by one request.
 
         Args:
+            stream: which, of a job that was submitted with ``stderr="apart"``; each has cursors of its own.
             cursor: of an earlier part; None: from the start.
             limit: bytes, at most 8 MiB; None: 1 MiB.
             wait: seconds to wait for news after ``cursor``, at most 30.
 
         Raises:
             JobNotFound: the service does not know the id.
+            InvalidRequest: its streams are apart, and ``stream`` is missing; or they are not, and it is given.
         """
-        read = await self._driver.run(self._calls.part(self._id, cursor=cursor, limit=limit, wait=wait))
+        read = await self._driver.run(self._calls.part(self._id, stream=stream, cursor=cursor, limit=limit, wait=wait))
         self._note(read, self._skipped_bytes)
         return part_of(read)
 

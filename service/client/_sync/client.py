@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from ...messages import JobState, Resources, SandboxState
 from ..arguments import arguments_of, words
 from ..calls import Calls, plain_resources
 from ..driver import Hooks
+from ..inputs import Stdin
 from ..mapping import TaskMaker, at_once
 from ..results import MapResult
 from ..sync_pool import SyncPool
@@ -190,11 +191,14 @@ class Client(ClientView):
 
     def map(
         self,
-        command: str,
+        command: str | Sequence[str],
         sandboxes: Iterable[Sandbox | str],
         *,
         concurrency: int = 64,
         key: str | None = None,
+        stdin: Stdin | None = None,
+        stdin_path: str | None = None,
+        user: str | None = None,
         timeout: int | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -206,20 +210,24 @@ class Client(ClientView):
         started go on when the iteration is left.
 
         Args:
-            command: for the sandboxes' shells.
+            command: a text for the sandboxes' shells, or a list: a program and its arguments.
             sandboxes: handles or ids; taken one by one, as there is room. A sandbox that occurs twice gets
                 two jobs.
             concurrency: how many jobs are under way at once.
             key: the prefix from which each job's key is made, at most 200 characters. The same prefix,
                 command and sandboxes give the same jobs: after the caller died, the same call goes on where
                 it was. None: a random one.
+            stdin: what each of them reads, as in ``submit()``; it is held in memory.
+            stdin_path, user: as in ``submit()``.
             timeout: seconds for each job, as in ``submit()``; like ``cwd``, ``env`` and ``metadata``.
 
         Raises:
             InvalidIdempotencyKey, InvalidRequest, ValueError: an argument can't be used.
         """
-        body = command_body(command, timeout, cwd, env, metadata)
-        tasks = TaskMaker(self._calls.terms, key=key, body=body, concurrency=concurrency)
+        body = {**command_body(command, timeout, cwd, env, metadata), "user": user}
+        tasks = TaskMaker(
+            self._calls.terms, key=key, body=body, concurrency=concurrency, stdin=stdin, stdin_path=stdin_path
+        )
 
         def work(sandbox: Sandbox | str) -> MapResult:
             return self._driver.run(tasks.task(sandbox).flow(self._calls))

@@ -5,18 +5,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
-from ...errors import PreconditionFailed, SandboxNotFound
-from ...messages import ExecResult
+from ...errors import SandboxNotFound
+from ...messages import ExecResult, JobState
 from ...messages import Sandbox as SandboxInfo
 from ..calls import Calls
 from ..driver import SyncDriver
+from ..inputs import Stdin, done_with, given
 from ..output import Full, Joined, Room
 from ..results import JobResult, OutputTooLarge
-from ..transfers import conditions, content_of
-from ..views import MAX_OUTPUT, RUN_TIMEOUT, STDIN_FILES, STDIN_INLINE, SandboxView, Stdin, inline_stdin
+from ..transfers import content_of
+from ..views import MAX_OUTPUT, RUN_TIMEOUT, SandboxView
 from .files import Files
 from .job import Job
 
@@ -73,8 +75,9 @@ class Sandbox(SandboxView):
         Args:
             command: a text for the sandbox's shell, or a list: a program and its arguments, run without a shell. At
                 most 96 KiB.
-            stdin: what it reads: text, bytes, or an open binary file, of any size. A long one is uploaded first, to
-                ``/tmp`` in the sandbox, under the sha256 of its content; nothing removes it there.
+            stdin: what it reads: text, bytes, or an open binary file, of any size. One of more than 256 KiB is
+                uploaded first, to ``/tmp`` in the sandbox, under the sha256 of its content; it stays there as long as
+                the sandbox, for the same call with the same key reads it again.
             stdin_path: a file in the sandbox that it reads instead.
             user: whose rights it has: a name in the sandbox, ``"uid"`` or ``"uid:gid"``; None: the daemon's.
             stderr: ``"apart"``: two outputs, each read by itself; None: merged, in order.
@@ -96,25 +99,22 @@ class Sandbox(SandboxView):
         """
         read = self._input(stdin, stdin_path)
         body = {**self._body(command, timeout, cwd, env, metadata), "user": user, "stderr": stderr, **read}
-        made = self._driver.run(self._calls.submit(body, key=idempotency_key))
+        return self._submitted(body, idempotency_key)
+
+    def _submitted(self, body: dict[str, Any], key: str | None) -> Job:
+        made = self._driver.run(self._calls.submit(body, key=key))
         job = Job(self._calls, self._driver, made.message.command_id, made.message, replayed=made.replayed)
         job._idempotency_key = made.idempotency_key
         return job
 
-    def _input(self, stdin: Stdin | None, stdin_path: str | None) -> dict[str, str | None]:
+    def _input(self, stdin: Stdin | None, stdin_path: str | None, mark: str = "") -> dict[str, str | None]:
         """What a command is to read, as it is sent; a long one is uploaded."""
-        if stdin is None:
-            return {"stdin_path": stdin_path}
-        with content_of(stdin, None) as content:
-            first = content.beginning(STDIN_INLINE + 1)
-            if len(first) <= STDIN_INLINE:
-                return {"stdin_path": stdin_path, **inline_stdin(first)}
-            path = STDIN_FILES + content.sha256()
-            try:
-                self.files._put(path, content, None, None, conditions(None, create=True))
-            except PreconditionFailed:
-                pass  # the name says what is in it
-            return {"stdin_path": path}
+        with nullcontext() if stdin is None else content_of(stdin, None) as content:
+            return self._driver.run(given(self._calls.terms, self._id, content, stdin_path, mark=mark))
+
+    def _mark(self, key: str | None) -> str:
+        """What the name of an input's file has that only this call reads: without a key nobody runs it anew."""
+        return f"-{self._calls.terms.new_id()[:16]}" if key is None else ""
 
     def exec(
         self,
@@ -135,7 +135,8 @@ class Sandbox(SandboxView):
         gets the same result. Of each output the end is kept (``truncated``); :meth:`run` has all of it.
 
         Args:
-            command, stdin, stdin_path, user: as in :meth:`submit`.
+            command, stdin, stdin_path, user: as in :meth:`submit`. Without a key of one's own, an uploaded input is
+                removed when the command has ended.
             timeout: seconds after which the command is killed, 1 to 7200; None: 60.
             cwd: the directory to start in.
             env: environment variables on top of the sandbox's.
@@ -145,9 +146,11 @@ class Sandbox(SandboxView):
         Raises:
             OnceboxError: as in :meth:`submit`. A command that fails is a result, not an error.
         """
-        read = self._input(stdin, stdin_path)
+        mark = self._mark(idempotency_key)
+        read = self._input(stdin, stdin_path, mark)
         body = {**self._body(command, timeout, cwd, env, metadata), "user": user, **read}
         made = self._driver.run(self._calls.exec(body, key=idempotency_key))
+        self._driver.run(done_with(self._calls.terms, self._id, read, mark, JobState.EXITED))
         return made.message
 
     def run(
@@ -170,7 +173,8 @@ class Sandbox(SandboxView):
         """Runs ``command`` as a job and waits for its result: ``stdout`` and ``stderr``, apart and whole.
 
         Args:
-            command, stdin, stdin_path, user: as in :meth:`submit`.
+            command, stdin, stdin_path, user: as in :meth:`submit`. Without a key of one's own, an uploaded input is
+                removed when the command has ended.
             timeout: seconds after which the command is killed, 1 to 14400; None: 60.
             cwd: the directory to start in.
             env: environment variables on top of the sandbox's.
@@ -185,22 +189,15 @@ class Sandbox(SandboxView):
             CommandFailed: only with ``check``.
             OnceboxError: as in :meth:`submit`.
         """
-        job = self.submit(
-            command,
-            stdin=stdin,
-            stdin_path=stdin_path,
-            user=user,
-            stderr="apart",
-            timeout=RUN_TIMEOUT if timeout is None else timeout,
-            cwd=cwd,
-            env=env,
-            metadata=metadata,
-            idempotency_key=idempotency_key,
-        )
+        mark = self._mark(idempotency_key)
+        read = self._input(stdin, stdin_path, mark)
+        timeout = RUN_TIMEOUT if timeout is None else timeout
+        body = {**self._body(command, timeout, cwd, env, metadata), "user": user, "stderr": "apart", **read}
+        job = self._submitted(body, idempotency_key)
         room = Room(max_output)
         stdout, stderr = Joined(room, on_stdout), Joined(room, on_stderr)
         try:
-            return job._both(stdout, stderr, None, live=bool(on_stdout or on_stderr), check=check)
+            result = job._both(stdout, stderr, None, live=bool(on_stdout or on_stderr), check=False)
         except Full:
             raise OutputTooLarge(
                 f"the command printed more than {max_output:,} bytes",
@@ -208,6 +205,8 @@ class Sandbox(SandboxView):
                 command_id=job.id,
                 sandbox_id=self._id,
             ) from None
+        self._driver.run(done_with(self._calls.terms, self._id, read, mark, result.state))
+        return result.check() if check else result
 
     def renew(self, timeout: int) -> SandboxInfo:
         """Lets the sandbox live for ``timeout`` seconds from now, 60 to 86400."""

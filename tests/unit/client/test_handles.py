@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import io
 import json
@@ -9,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -27,6 +29,7 @@ from service.client import (
     Sandbox,
     SandboxNotFound,
 )
+from service.client.inputs import FILES, INLINE
 from service.client.steps import Answer
 from tests.support.waiting import PATIENCE
 from tests.unit.client.fake_service import FakeService, Script, answer, problem
@@ -254,6 +257,127 @@ def test_what_a_command_reads_travels_in_its_request_or_under_the_hash_of_its_co
         ("", None),
         (None, None),
     ]
+
+
+LONG_INPUT = b"0123456789abcdef" * (INLINE // 16 + 1)
+
+
+def _uploads(network: Scripted) -> list[tuple[str, str]]:
+    """Method and path of each request about a file."""
+    parts = [(request.method, urlsplit(request.path)) for request in network.requests]
+    return [(method, parse_qs(each.query)["path"][0]) for method, each in parts if each.path.endswith("/files")]
+
+
+def _stdin_paths(network: Scripted) -> list[str]:
+    posted = [request for request in network.requests if request.method == "POST"]
+    return [body(request)["stdin_path"] for request in posted]
+
+
+def _put() -> Answer:
+    return answer(201, {"path": "/x", "type": "file", "size": 1, "mode": "0644", "modified_at": "2026-01-01T00:00:00Z"})
+
+
+def test_a_long_input_without_a_key_is_removed_when_its_command_has_ended() -> None:
+    end = [read("exited", "", None, exit_code=0, output_complete=True)] * 2
+    network = Scripted(_put(), answer(202, job("pending")), *end, answer(204, None))
+
+    assert network.client().sandbox("sb-1").run("cat", stdin=LONG_INPUT).exit_code == 0
+
+    (sent,) = _stdin_paths(network)
+    assert sent.startswith(FILES + hashlib.sha256(LONG_INPUT).hexdigest() + "-")
+    assert _uploads(network) == [("PUT", sent), ("DELETE", sent)]
+
+
+async def test_an_exec_s_is_removed_too() -> None:
+    done = answer(
+        200,
+        {"command_id": "cmd_1", "exit_code": 0, "timed_out": False, "stdout": "", "stderr": "", "truncated": False,
+         "duration": 0.1},
+    )  # fmt: skip
+    network = Scripted(_put(), done, answer(204, None))
+
+    await network.async_client().sandbox("sb-1").exec("cat", stdin=LONG_INPUT)
+
+    (sent,) = _stdin_paths(network)
+    assert _uploads(network) == [("PUT", sent), ("DELETE", sent)]
+
+
+@pytest.mark.parametrize(
+    ("state", "options"),
+    [("exited", {"idempotency_key": "k"}), ("failed", {}), ("lost", {})],
+    ids=["key", "failed", "lost"],
+)
+def test_one_that_may_be_read_again_stays(state: str, options: dict[str, Any]) -> None:
+    end = [read(state, "", None, exit_code=None, output_complete=True)] * 2
+    network = Scripted(_put(), answer(202, job("pending")), *end)
+
+    network.client().sandbox("sb-1").run("cat", stdin=LONG_INPUT, **options)
+
+    (sent,) = _stdin_paths(network)
+    assert _uploads(network) == [("PUT", sent)]
+    assert options == {} or sent == FILES + hashlib.sha256(LONG_INPUT).hexdigest()
+
+
+def test_an_input_that_can_not_be_removed_is_no_failure_of_its_command() -> None:
+    end = [read("exited", "", None, exit_code=0, output_complete=True)] * 2
+    network = Scripted(_put(), answer(202, job("pending")), *end, problem(403, "FILE_PERMISSION_DENIED", "no"))
+
+    assert network.client().sandbox("sb-1").run("cat", stdin=LONG_INPUT).exit_code == 0
+
+
+def test_a_file_of_the_caller_s_stays() -> None:
+    end = [read("exited", "", None, exit_code=0, output_complete=True)] * 2
+    network = Scripted(answer(202, job("pending")), *end)
+
+    network.client().sandbox("sb-1").run("cat", stdin_path=FILES + "mine")
+
+    assert _uploads(network) == []
+
+
+def test_a_long_input_and_a_path_are_two() -> None:
+    with pytest.raises(InvalidRequest, match="stdin_path"):
+        Scripted().client().sandbox("sb-1").run("cat", stdin=LONG_INPUT, stdin_path="/etc/passwd")
+
+
+def test_a_map_s_commands_read_and_are_run_as_run_s() -> None:
+    network = Scripted(*[answer(202, job("pending")), done()] * 2)
+    words = ["cat", "-"]
+
+    results = list(network.client().map(words, ["sb-1", "sb-2"], concurrency=1, stdin=io.BytesIO(b"in"), user="nobody"))
+
+    assert [item.error for item in results] == [None, None]
+    posted = [body(request) for request in network.requests if request.method == "POST"]
+    assert [(each["argv"], each["stdin"], each["user"]) for each in posted] == [(words, "in", "nobody")] * 2
+
+
+def test_a_map_s_long_input_is_uploaded_to_each_sandbox() -> None:
+    network = Scripted(*[_put(), answer(202, job("pending")), done()] * 2)
+
+    results = list(network.client().map("cat", ["sb-1", "sb-2"], concurrency=1, stdin=LONG_INPUT))
+
+    assert [item.error for item in results] == [None, None]
+    name = FILES + hashlib.sha256(LONG_INPUT).hexdigest()
+    assert _uploads(network) == [("PUT", name)] * 2
+    assert _stdin_paths(network) == [name] * 2
+
+
+def test_a_part_of_one_stream_is_read_by_its_name() -> None:
+    script = Script(blocks=((0.0, b"out"),), errors=((0.0, b"err"),), ends=1.0)
+    _, client, _ = served(make=script)
+    made = client.create_sandbox().submit("make", stderr="apart")
+
+    assert (made.read("stdout").text, made.read("stderr").text) == ("out", "err")
+    with pytest.raises(InvalidRequest, match="stream"):
+        made.read()
+
+
+def test_the_state_of_a_job_with_its_streams_apart_is_one_request() -> None:
+    network = Scripted(answer(202, job("running", streams="apart")), read())
+    made = network.client().sandbox("sb-1").submit("make", stderr="apart")
+
+    made.status()
+
+    assert len(network.requests) == 2
 
 
 def test_output_goes_to_a_path_a_file_or_a_function(tmp_path: Path) -> None:
