@@ -123,6 +123,21 @@ async def test_long_output_is_bounded_and_read_on_by_cursor(connected: Connected
         await call(client, "delete_sandbox", sandbox_id=sandbox_id)
 
 
+async def test_outputs_that_are_apart_are_read_each_by_itself(connected: Connected, replica: Replica) -> None:
+    async with connected() as client:
+        sandbox_id = (await call(client, "create_sandbox"))["sandbox_id"]
+        request = {"sandbox_id": sandbox_id, "command": "echo out; echo err >&2", "stderr": "apart"}
+        job = replica.ask("POST", "/v1/exec-jobs", request).json()["command_id"]
+        over = await call(client, "job_status", command_id=job, wait=60)
+        assert (over["state"], over["output"]) == ("exited", "out\nerr\n")
+        for stream, text in (("stdout", "out\n"), ("stderr", "err\n")):
+            assert (await call(client, "job_output", command_id=job, stream=stream))["output"] == text
+        refused = await client.call_tool("job_output", {"command_id": job})
+        assert refused.is_error
+        assert "stream" in str(refused.content)
+        await call(client, "delete_sandbox", sandbox_id=sandbox_id)
+
+
 async def test_who_waits_is_told_how_far_it_is_and_may_cancel(connected: Connected) -> None:
     told: list[str | None] = []
 

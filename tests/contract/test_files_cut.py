@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from service import errors
 from service.core.claims.tasks import Tasks
 from service.core.files import read, scripts, upload
 from service.core.files.conditions import Conditions
+from service.core.files.names import Names
 from service.core.files.read import Reads, part_of
 from service.core.files.shell import Shell
 from service.core.files.upload import Uploads
@@ -120,6 +121,7 @@ class World:
         shell = Shell(engine, str(self.fences), startup=_nothing, asleep=_no, mounts=())
         self.uploads = Uploads(engine, _Chores(), shell, self.tasks, most=1 << 30)  # type: ignore[arg-type]
         self.reads = Reads(engine, shell, self.tasks)
+        self.names = Names(shell)
 
     async def put(self, name: str, body: AsyncIterator[bytes], length: int | None = None) -> None:
         with self.room.share("t") as share:
@@ -211,6 +213,34 @@ async def test_an_upload_whose_engine_is_cut_is_there_whole_or_not_at_all(world:
     await world.quiet()
     await world.put("f", chunks(NEW, 4000))
     assert (world.work / "f").read_bytes() == NEW
+
+
+async def test_a_change_whose_answer_is_lost_may_be_asked_for_again(world: World) -> None:
+    """It may have been done: the answer says so, and doing it again comes to the same."""
+    lost = 0
+
+    async def until_answered(change: Callable[[], Awaitable[object]]) -> None:
+        nonlocal lost
+        while True:
+            try:
+                await change()
+                return
+            except errors.EngineUnavailable as error:
+                lost += error.retryable and "may have been done" in error.detail
+
+    for _ in range(CUTS // 6):
+        world.engine.trouble = 0.4
+        await until_answered(lambda: world.names.make_directory("s", "d/e", mode="0750", user=None))
+        assert (world.work / "d/e").stat().st_mode & 0o7777 == 0o750
+        await until_answered(lambda: world.put("d/e/f", chunks(NEW, 50_000)))
+        assert (world.work / "d/e/f").read_bytes() == NEW
+        await until_answered(lambda: world.names.remove("s", "d/e/f", recursive=False, user=None))
+        assert not (world.work / "d/e/f").exists()
+        await until_answered(lambda: world.names.remove("s", "d", recursive=True, user=None))
+        world.engine.trouble = 0.0
+        await world.names.remove("s", "d", recursive=True, user=None)
+        shutil.rmtree(world.work / "d", ignore_errors=True)  # uploads that were left in it stay until they are swept
+    assert lost > CUTS // 6
 
 
 async def test_two_at_once_give_one_of_the_two(world: World) -> None:

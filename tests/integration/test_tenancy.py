@@ -16,6 +16,7 @@ from tests.unit.api.fakes import Got
 pytestmark = pytest.mark.integration
 
 CURSOR = Cursor(0, "running").encode()
+FILE = "kept"
 Ask = tuple[str, str, Any, dict[str, str]]
 
 
@@ -32,6 +33,15 @@ def asks(sandbox_id: str, command_id: str) -> list[Ask]:
         ("POST", f"{sandbox}/renew", {"timeout": 600}, {}),
         ("POST", f"{sandbox}/pause", None, {}),
         ("POST", f"{sandbox}/resume", None, {}),
+        ("PUT", f"{sandbox}/files?path={FILE}", "theirs", {}),
+        ("GET", f"{sandbox}/files?path={FILE}", None, {}),
+        ("HEAD", f"{sandbox}/files?path={FILE}", None, {}),
+        ("DELETE", f"{sandbox}/files?path={FILE}", None, {}),
+        ("GET", f"{sandbox}/files/info?path={FILE}", None, {}),
+        ("GET", f"{sandbox}/directories?path=.", None, {}),
+        ("POST", f"{sandbox}/directories", {"path": "d"}, {}),
+        ("PUT", f"{sandbox}/archive?path=d", None, {}),
+        ("GET", f"{sandbox}/archive?path=.", None, {}),
         ("POST", "/v1/exec", run, {}),
         ("POST", "/v1/exec", run, events),
         ("POST", "/v1/exec-jobs", run, {}),
@@ -70,6 +80,8 @@ async def compare(replica: Replica, real: tuple[str, str], *, statuses: set[int]
 
 async def running(replica: Replica) -> tuple[str, str]:
     sandbox_id = await replica.create(ALICE, metadata={"team": "red"})
+    put = await replica.ask(ALICE, "PUT", f"/v1/sandboxes/{sandbox_id}/files?path={FILE}", "hers")
+    assert put.status == 201, put.body
     return sandbox_id, await replica.submit(ALICE, sandbox_id, "echo secret; sleep 300")
 
 
@@ -78,6 +90,9 @@ async def still_runs(replica: Replica, ids: tuple[str, str]) -> None:
     assert (await replica.ask(ALICE, "GET", f"/v1/sandboxes/{ids[0]}")).json["state"] == "running"
     job = await replica.ask(ALICE, "GET", f"/v1/exec-jobs/{ids[1]}")
     assert job.json["state"] == "running", job.body
+    names = await replica.ask(ALICE, "GET", f"/v1/sandboxes/{ids[0]}/directories?path=.")
+    assert [item["path"].rpartition("/")[2] for item in names.json["items"]] == [FILE]
+    assert (await replica.ask(ALICE, "GET", f"/v1/sandboxes/{ids[0]}/files?path={FILE}")).json == "hers"
 
 
 async def test_in_one_process(one: Replica) -> None:

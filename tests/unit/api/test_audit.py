@@ -80,6 +80,16 @@ async def test_a_change_leaves_one_line(
     assert (logged.name, logged.levelname) == ("oncebox.audit", "AUDIT")
 
 
+@pytest.mark.parametrize("below", ["files?path=a%20b", "archive?path=a%20b"])
+async def test_a_transfer_s_line_has_path_and_size(below: str, trail: pytest.LogCaptureFixture) -> None:
+    headers = [("content-length", "5")]
+    target = f"/v1/sandboxes/sb/{below}"
+    assert (await ask(FakeCore().app(), "PUT", target, headers=headers, body=[b"hello"])).status < 300
+    (line,) = lines(trail)
+    assert (line["path"], line["size"]) == ("a b", 5)
+    assert "hello" not in trail.text
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [

@@ -27,7 +27,15 @@ async def test_what_makes_something_is_a_submit(path: str, body: object) -> None
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/v1/exec-jobs"), ("DELETE", "/exec-jobs/cmd_x"), ("POST", "/v1/sandboxes/sb/pause"), ("GET", "/nowhere")],
+    [
+        ("GET", "/v1/exec-jobs"),
+        ("DELETE", "/exec-jobs/cmd_x"),
+        ("POST", "/v1/sandboxes/sb/pause"),
+        ("PUT", "/v1/sandboxes/sb/files?path=f"),
+        ("GET", "/v1/sandboxes/sb/files?path=f"),
+        ("PUT", "/v1/sandboxes/sb/archive?path=d"),
+        ("GET", "/nowhere"),
+    ],
 )
 async def test_all_else_is_a_poll(method: str, path: str) -> None:
     core = FakeCore()

@@ -317,3 +317,16 @@ def test_an_error_of_a_request_without_a_key_has_none() -> None:
         Scripted(problem(404, "SANDBOX_NOT_FOUND")).client().sandbox("sb-1").refresh()
 
     assert caught.value.idempotency_key is None
+
+
+def test_a_change_of_files_whose_answer_was_lost_is_asked_for_again() -> None:
+    lost = problem(503, "ENGINE_UNAVAILABLE", "it may have been done")
+    made = {"path": "/d", "type": "directory", "size": 0, "mode": "0755", "modified_at": "2026-01-01T00:00:00Z"}
+    network = Scripted(lost, DROPPED, answer(204, None), lost, DROPPED, answer(200, made), lost, answer(200, made))
+    files = network.client().sandbox("sb-1").files
+
+    files.remove("f")
+    files.mkdir("d")
+    files.write("d", b"x")
+
+    assert [request.method for request in network.requests] == ["DELETE"] * 3 + ["POST"] * 3 + ["PUT"] * 2
