@@ -15,7 +15,7 @@ from tests.support.tcp_proxy import Action, Fault
 
 AT_ONCE = 5
 """Uploads that one fault meets."""
-OLD, NEW = b"old" * 30_000, b"new!" * 50_000
+OLD, NEW = b"old" * 30_000, b"new!" * 100_000
 
 
 class Uploads:
@@ -27,13 +27,17 @@ class Uploads:
         self.tally = tally
 
     async def ask(self, method: str, url: str, path: str, body: object = None) -> tuple[int, bytes]:
-        """Status and body; status 0: the connection ended first."""
+        """Status and body; status 0: the connection ended first. A body that comes slowly is ``NEW``, and has its
+        length in one half of all requests: then it is sent on as one piece.
+        """
         target = f"{url}/v1/sandboxes/{self.sandbox_id}/files?{urlencode({'path': path})}"
         timeout = aiohttp.ClientTimeout(total=60)
+        told = isinstance(body, AsyncIterator) and random.random() < 0.5
+        headers = {"Content-Length": str(len(NEW))} if told else {}
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
-                session.request(method, target, data=body) as reply,
+                session.request(method, target, data=body, headers=headers) as reply,
             ):
                 return reply.status, await reply.read()
         except (aiohttp.ClientError, TimeoutError):

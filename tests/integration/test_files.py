@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from service.core.files.conditions import Conditions
 from service.core.files.read import part_of
 from service.core.limits import room
 from service.core.limits.room import Share
+from service.core.records import SandboxRecord
 from service.core.sandboxes import expiry
 from service.messages import CreateSandbox, Exec, Job, Unpacked
 from tests.integration.core_rig import Rig
@@ -193,7 +194,7 @@ async def _never_packed(files: Files, begun: asyncio.Event) -> None:
 
 @pytest.mark.parametrize("transfer", [_never_ends, _never_read, _never_unpacked, _never_packed])
 async def test_a_pause_ends_a_transfer(
-    files: Files, transfer: Callable[[Files, asyncio.Event], Awaitable[None]]
+    files: Files, transfer: Callable[[Files, asyncio.Event], Coroutine[Any, Any, None]]
 ) -> None:
     """Within five seconds: it is looked for every two (``transfers.EVERY``), and nothing else ends these."""
     assert transfers.EVERY * 2 < 5
@@ -226,21 +227,46 @@ async def test_transfers_take_room_of_the_replica_s(files: Files, monkeypatch: p
     assert await files.names() == ["f"]
 
 
-async def test_a_transfer_keeps_its_sandbox_and_lets_it_go(here: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("when", ["at its beginning", "while it lasts"])
+async def test_a_transfer_keeps_its_sandbox_and_lets_it_go(
+    here: Rig, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A sandbox that would expire sooner; ``while it lasts``: it would not have at the beginning."""
     monkeypatch.setattr(expiry, "TOGETHER", 0.1)
+    monkeypatch.setattr(transfers, "EVERY", 0.05)
+    monkeypatch.setattr(transfers, "KEEP_EVERY", 1 if when == "while it lasts" else 10**9)
     core = await here.replica()
+    if when == "while it lasts":
+        keep = core.expiry.keep_for_transfer
+
+        async def later(sandbox_id: str, known: SandboxRecord | None) -> bool:
+            return known is None and await keep(sandbox_id, None)
+
+        monkeypatch.setattr(core.expiry, "keep_for_transfer", later)
     files = Files(core, await here.sandbox(core, timeout=60))
-    before = (await core.sandboxes.get(TENANT, files.sandbox_id)).expires_at
+    before = await _expiry(files)
     more = asyncio.Event()
     putting = asyncio.create_task(files.put("f", body(b"x", then=more)))
-    await _until(lambda: _expiry_is_not(files, before))
+    await _until(lambda: _expires_after(files, before))
+    kept = await _expiry(files)
     more.set()
     await putting
     assert await files.get("f") == b"x"
+    await _until(lambda: _expires_before(files, kept))
 
 
-async def _expiry_is_not(files: Files, before: str | None) -> bool:
-    return (await files.core.sandboxes.get(TENANT, files.sandbox_id)).expires_at != before
+async def _expiry(files: Files) -> str:
+    found = (await files.core.sandboxes.get(TENANT, files.sandbox_id)).expires_at
+    assert found is not None
+    return found
+
+
+async def _expires_after(files: Files, other: str) -> bool:
+    return await _expiry(files) > other
+
+
+async def _expires_before(files: Files, other: str) -> bool:
+    return await _expiry(files) < other
 
 
 async def _until(done: Callable[[], Awaitable[bool]]) -> None:

@@ -30,11 +30,11 @@ class Transfers:
     async def of(self, tenant: str, sandbox_id: str) -> AsyncIterator[None]:
         """One transfer, while the block lasts. Raises ``SandboxNotFound``; ``SandboxNotRunning`` once it is paused."""
         record = await self._access.known(tenant, sandbox_id)
-        kept = await self._expiry.keep_for_transfer(sandbox_id, record)
+        kept = [await self._expiry.keep_for_transfer(sandbox_id, record)]
         cut = asyncio.timeout(None)
         try:
             async with cut:
-                watch = asyncio.ensure_future(self._watch(sandbox_id, cut))
+                watch = asyncio.ensure_future(self._watch(sandbox_id, cut, kept))
                 try:
                     yield
                 finally:
@@ -44,10 +44,10 @@ class Transfers:
                 raise paused(sandbox_id) from None
             raise
         finally:
-            if kept:
+            if any(kept):
                 self._expiry.job_ended(sandbox_id)
 
-    async def _watch(self, sandbox_id: str, cut: asyncio.Timeout) -> None:
+    async def _watch(self, sandbox_id: str, cut: asyncio.Timeout, kept: list[bool]) -> None:
         rounds = 0
         while True:
             await asyncio.sleep(EVERY)
@@ -56,5 +56,6 @@ class Transfers:
                 cut.reschedule(asyncio.get_running_loop().time())
                 return
             if rounds % KEEP_EVERY == 0:
+                kept.append(True)  # before it is known: the transfer may end while it is asked for
                 with contextlib.suppress(errors.OnceboxError):
                     await self._expiry.keep_for_transfer(sandbox_id, None)
