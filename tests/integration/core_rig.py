@@ -23,6 +23,12 @@ from service.store import open_store
 
 KEY = "engine-key"
 
+LEASE, CLAIM_WAIT = 60.0, 70.0
+"""Longer than a machine stands still: whose claim it is changes only where a test wants it."""
+
+WAITS = "until [ -e go ]; do sleep 0.05; done"
+"""In a command: it waits there until ``go`` is called for its sandbox."""
+
 
 class Rig:
     """An engine, a Redis, and as many replicas as a test asks for."""
@@ -35,7 +41,7 @@ class Rig:
             engine_api_key=KEY,
             volume=f"host:{root}/volumes",
             fence_dir=f"/tmp/.oncebox-{secrets.token_hex(4)}",  # in plain sandboxes /tmp is everybody's
-            **{"engine_interval": 1.0, "lease": 3.0, "claim_wait": 10.0, **settings},
+            **{"engine_interval": 1.0, "lease": LEASE, "claim_wait": CLAIM_WAIT, **settings},
         )
         self.replicas: list[Core] = []
 
@@ -76,7 +82,7 @@ def local_engine(root: str, *options: str) -> Iterator[str]:
         assert process.stdin is not None
         yield msgspec.json.decode(process.stdout.readline())["url"]
         process.stdin.close()
-        process.wait(30)
+        process.wait(60)
 
 
 @contextlib.asynccontextmanager
@@ -100,6 +106,20 @@ async def submit(core: Core, sandbox_id: str, command: str, key: str | None = No
 async def execute(core: Core, sandbox_id: str, command: str) -> str:
     """The stdout of a short command."""
     return (await core.execs.run("default", Exec(sandbox_id=sandbox_id, command=command), None)).value.stdout
+
+
+async def go(core: Core, sandbox_id: str) -> None:
+    """Let commands of this sandbox go on that wait."""
+    await execute(core, sandbox_id, "touch go")
+
+
+async def there(core: Core, sandbox_id: str, name: str) -> None:
+    """Wait for a file in a sandbox's working directory."""
+
+    async def seen() -> bool:
+        return await execute(core, sandbox_id, f"[ -e {name} ] && echo yes") == "yes\n"
+
+    await eventually(seen)
 
 
 async def follow(core: Core, command_id: str, *, seconds: float = 60, **more: Any) -> tuple[JobOutput, str]:

@@ -18,7 +18,7 @@ from service.engine import OpenSandboxEngine
 from service.settings import Settings
 from service.store import open_store
 from service.tenants import Tenants, key_digest
-from tests.integration.core_rig import KEY
+from tests.integration.core_rig import CLAIM_WAIT, KEY, LEASE
 from tests.unit.api.fakes import Got, ask
 
 ALICE, BOB = "alice", "bob"
@@ -89,7 +89,13 @@ class TenantsRig:
         self.replicas: list[Replica] = []
 
     async def replica(self, file: Path, **changes: Any) -> Replica:
-        given: dict[str, Any] = {"engine_interval": 1.0, "lease": 2.0, "claim_wait": 10.0, "secret": SECRET, **changes}
+        given: dict[str, Any] = {
+            "engine_interval": 1.0,
+            "lease": LEASE,
+            "claim_wait": CLAIM_WAIT,
+            "secret": SECRET,
+            **changes,
+        }
         settings = Settings(
             redis_url=self.redis_url, engine_url=self.engine_url, engine_api_key=KEY, tenants=str(file),
             volume=f"host:{self.root}/volumes", **given,

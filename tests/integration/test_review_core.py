@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from typing import Any
 
 import msgspec
@@ -18,11 +19,21 @@ from service.core.jobs.decisions import Change
 from service.core.model.answers import ExecEvent
 from service.core.model.states import ClaimState
 from service.core.sandboxes import expiry
-from service.messages import CreateSandbox, Exec, ExecJobOutput, ExecResult, ExecText, JobOutput, JobState, SubmitJob
+from service.messages import (
+    CreateSandbox,
+    Exec,
+    ExecJobOutput,
+    ExecResult,
+    ExecStart,
+    ExecText,
+    JobOutput,
+    JobState,
+    SubmitJob,
+)
 from service.ports.engine import Refused, Unclear
 from service.ports.store import Record
 from service.store import keys
-from tests.integration.core_rig import Rig, eventually, execute, follow, submit
+from tests.integration.core_rig import WAITS, Rig, eventually, execute, follow, go, submit, there
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import PATIENCE
 
@@ -59,13 +70,14 @@ async def test_a_submission_is_replayed_though_its_sandbox_was_deleted(core: Cor
 async def test_after_redis_lost_its_data_a_reused_key_does_not_hide_the_run(
     core: Core, other: Core, box: str, redis_server: RedisServer
 ) -> None:
-    request = SubmitJob(sandbox_id=box, command="echo one; sleep 1; exit 3")
+    request = SubmitJob(sandbox_id=box, command=f"echo one; {WAITS}; exit 3")
     id = (await core.jobs.submit("default", request, "key")).value.command_id
     await eventually(lambda: has_fence(core, id))
     with redis_server.client() as client:
         client.flushall()
     with pytest.raises(errors.IdempotencyKeyReused):
         await submit(other, box, "echo two", "key")
+    await go(core, box)
     page, text = await follow(core, id)
     assert (page.state, page.exit_code, text) == (JobState.EXITED, 3, "one\n")
     again = await other.jobs.submit("default", request, "key")
@@ -114,7 +126,7 @@ async def test_a_job_that_prints_all_the_time_keeps_its_sandbox_too(
         await core.jobs.get("default", id)
         return str((await core.sandboxes.get("default", box)).expires_at) > str(answer.value.expires_at)
 
-    await eventually(renewed, seconds=12)
+    await eventually(renewed)
     await core.jobs.cancel("default", id)
 
 
@@ -129,7 +141,7 @@ async def test_a_job_that_is_over_does_not_lengthen_a_renewal(core: Core, box: s
 
 
 async def test_a_delete_records_what_a_running_exec_has_printed(core: Core, other: Core, box: str) -> None:
-    request = Exec(sandbox_id=box, command="echo said; echo complained >&2; sleep 60")
+    request = Exec(sandbox_id=box, command="echo said; echo complained >&2; touch printed; sleep 60")
     running = asyncio.ensure_future(core.execs.run("default", request, "key"))
     ids: list[str] = []
 
@@ -138,7 +150,7 @@ async def test_a_delete_records_what_a_running_exec_has_printed(core: Core, othe
         return bool(ids) and await has_fence(core, ids[0])
 
     await eventually(listed)
-    await asyncio.sleep(0.3)
+    await there(core, box, "printed")
     await other.sandboxes.delete("default", box)
     with pytest.raises(errors.OutcomeUnknown) as first:
         await running
@@ -158,7 +170,7 @@ async def test_a_delete_records_what_a_running_exec_has_printed(core: Core, othe
 async def test_an_exec_that_removes_its_own_output_still_answers(core: Core, box: str) -> None:
     command = 'echo x; rm -f "$(readlink /proc/$$/fd/1)"; echo kept >&2; exit 3'
     async with asyncio.timeout(60):
-        answer = await core.execs.run("default", Exec(sandbox_id=box, command=command, timeout=10), None)
+        answer = await core.execs.run("default", Exec(sandbox_id=box, command=command, timeout=60), None)
     assert (answer.value.exit_code, answer.value.stdout, answer.value.stderr) == (3, "", "kept\n")
     assert answer.value.truncated
 
@@ -176,7 +188,7 @@ async def test_an_exec_whose_recorded_output_had_to_go_says_so(core: Core, other
 
 
 async def test_a_reader_who_leaves_a_streamed_exec_leaves_nothing_that_waits(core: Core, box: str) -> None:
-    stream = core.execs.stream("default", Exec(sandbox_id=box, command="echo a; sleep 60", timeout=3600), None)
+    stream = core.execs.stream("default", Exec(sandbox_id=box, command="echo a; sleep 3600", timeout=3600), None)
     async with contextlib.aclosing(stream):
         async for event in stream:
             if event.kind == "stdout":
@@ -185,7 +197,7 @@ async def test_a_reader_who_leaves_a_streamed_exec_leaves_nothing_that_waits(cor
     async def nobody_waits() -> bool:
         return not any(task.get_name().startswith("result ") for task in asyncio.all_tasks())
 
-    await eventually(nobody_waits, seconds=3)
+    await eventually(nobody_waits)
 
 
 # -- output that goes away
@@ -196,7 +208,7 @@ async def test_a_reader_who_leaves_a_streamed_exec_leaves_nothing_that_waits(cor
 async def test_a_log_that_its_own_job_damages_is_read_to_an_end(here: Rig, damage: str, size: int) -> None:
     core = await here.replica(record_output=1000)
     box = await here.sandbox(core)
-    command = f"log=$(readlink /proc/$$/fd/1); seq {size}; sleep 1; {damage}; sleep 1; exit 5"
+    command = f"log=$(readlink /proc/$$/fd/1); seq {size}; {WAITS}; {damage}; sleep 1; exit 5"
     id = await submit(core, box, command)
     whole = "".join(f"{n}\n" for n in range(1, size + 1))
     place, cursor, pages = 0, None, 0
@@ -207,6 +219,8 @@ async def test_a_log_that_its_own_job_damages_is_read_to_an_end(here: Rig, damag
             place = 0 if page.replace else place + page.skipped_bytes
             assert page.output == whole[place : place + len(page.output)]
             place += len(page.output)
+            if place == len(whole):
+                await go(core, box)
             cursor, pages = page.cursor, pages + 1
             assert pages < 500
             if cursor is None:
@@ -219,12 +233,12 @@ async def test_a_log_that_its_own_job_damages_is_read_to_an_end(here: Rig, damag
 
 
 async def test_a_resumed_sandbox_has_its_jobs_looked_at_at_once(core: Core, box: str) -> None:
-    id = await submit(core, box, "sleep 60")
+    id = await submit(core, box, "sleep 600", timeout=3600)
     await eventually(lambda: has_fence(core, id))
     await core.sandboxes.pause("default", box)
     await core.store.request_cancel(id)
     await asyncio.sleep(2.5)
-    await core.store.schedule(id, after=60)  # as after minutes without an answer
+    await core.store.schedule(id, after=3600)  # as after minutes without an answer
     await core.sandboxes.resume("default", box)
 
     async def cancelled() -> bool:
@@ -232,13 +246,13 @@ async def test_a_resumed_sandbox_has_its_jobs_looked_at_at_once(core: Core, box:
         assert record is not None
         return records.job_body(record).state is JobState.CANCELLED
 
-    await eventually(cancelled, seconds=25)
+    await eventually(cancelled)
 
 
 async def test_what_a_job_wrote_is_recorded_before_a_delete_though_others_look_at_it(
     here: Rig, core: Core, other: Core, box: str
 ) -> None:
-    id = await submit(core, box, "sleep 1; seq 200000; sleep 60")
+    id = await submit(core, box, "sleep 1; seq 200000; touch printed; sleep 600")
     await eventually(lambda: has_fence(core, id))
     looks = [0]
     write = core.ledger.apply
@@ -252,7 +266,7 @@ async def test_what_a_job_wrote_is_recorded_before_a_delete_though_others_look_a
             await other.ledger.apply(seen, Change(state=seen.state, body=records.job_body(seen), notify=False))
         return await write(record, change)
 
-    await asyncio.sleep(2)
+    await there(core, box, "printed")
     core.ledger.apply = raced  # type: ignore[method-assign, assignment]
     await core.polls.record_before_delete(box)
     core.ledger.apply = write  # type: ignore[method-assign]
@@ -264,13 +278,15 @@ async def test_what_a_job_wrote_is_recorded_before_a_delete_though_others_look_a
 async def test_a_retry_whose_fence_is_damaged_is_not_told_that_its_key_was_reused(
     core: Core, other: Core, box: str, redis_server: RedisServer
 ) -> None:
-    command = f"for f in {core.settings.fence_dir}/*; do case $f in */boot) ;; *) echo >$f; esac; done; sleep 2; exit 3"
+    each = f"for f in {core.settings.fence_dir}/*; do case $f in */boot) ;; *) echo >$f; esac; done"
+    command = f"{each}; touch damaged; {WAITS}; exit 3"
     id = await submit(core, box, command, "key")
-    await asyncio.sleep(1)
+    await there(core, box, "damaged")
     with redis_server.client() as client:
         client.flushall()
     await core.jobs.get("default", id)
     assert await submit(other, box, command, "key") == id
+    await go(core, box)
     page, _ = await follow(core, id)
     assert (page.state, page.exit_code) == (JobState.EXITED, 3)
 
@@ -415,19 +431,27 @@ async def test_a_look_for_readiness_does_not_bring_back_what_was_deleted(core: C
 async def test_a_reader_who_takes_nothing_does_not_hold_up_the_result(
     core: Core, box: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreground, "STALLED", 0.5)
+    monkeypatch.setattr(foreground, "STALLED", 0.1)
     request = Exec(sandbox_id=box, command="seq 100000; exit 7", timeout=60)
     events: list[ExecEvent] = []
+    id, waited = "", False
     async with asyncio.timeout(PATIENCE):
         async for event in core.execs.stream("default", request, None):
-            if event.kind == "stdout" and not events:
-                await asyncio.sleep(10)
+            if isinstance(event.data, ExecStart):
+                id = event.data.command_id
+            if event.kind == "stdout" and not waited:
+                waited = True
+                await eventually(functools.partial(is_over, core, id))
             events.append(event)
     result = events[-1].data
     assert isinstance(result, ExecResult)
     assert (result.exit_code, result.truncated) == (7, True)
     text = "".join(event.data.text for event in events if isinstance(event.data, ExecText))
     assert "".join(f"{n}\n" for n in range(1, 100_001)).startswith(text)
+
+
+async def is_over(core: Core, id: str) -> bool:
+    return (await core.jobs.get("default", id)).job.state.terminal
 
 
 async def test_a_reader_who_keeps_up_gets_all_the_text_soon(core: Core, box: str) -> None:

@@ -42,6 +42,8 @@ from service.ports.store import Record, Store
 STORE_PATIENCE, STORE_RETRY = 5.0, 0.25
 """Seconds for which a long poll waits for a store that is away, and between two tries."""
 EVENT_CHUNK = 64 * 1024
+AGAIN = 10.0
+"""Seconds after which an event stream looks at a job of which it heard nothing."""
 
 
 class Jobs:
@@ -274,7 +276,7 @@ class Jobs:
                     return
                 seen = watch.record is None or watch.record.revision == record.revision
                 if not came and seen and not self._stopping.is_set():  # it may have been set during the read
-                    await watch.change(10.0)
+                    await watch.change(AGAIN)
 
     async def _events_chunk(self, record: Record, body: JobBody, place: Cursor, stream: Stream, share: Share) -> Chunk:
         if body.kind == "exec":
