@@ -13,6 +13,7 @@ import msgspec
 import urllib3
 
 from tests.support.processes import ManagedProcess, Spawner
+from tests.support.waiting import PATIENCE
 
 SERVE = """
 import sys
@@ -44,7 +45,7 @@ class Replica:
         }
         command = [sys.executable, "-P", "-c", program, str(workers)]
         self.process: ManagedProcess = spawn(command, name="replica", env=settings)
-        self.url: str = msgspec.json.decode(self.process.wait_for_line(r'^\{"url".*$', timeout=60)[0])["url"]
+        self.url: str = msgspec.json.decode(self.process.wait_for_line(r'^\{"url".*$')[0])["url"]
         self.http = urllib3.PoolManager(maxsize=64, retries=False)
 
     def ask(self, method: str, target: str, body: Any = None, **headers: str) -> urllib3.BaseHTTPResponse:
@@ -79,7 +80,7 @@ class Replica:
     def follow(self, command_id: str) -> tuple[dict[str, Any], bytes]:
         """The job at its end, and its whole output, read by cursor."""
         output, target = b"", f"/v1/exec-jobs/{command_id}?wait=20&encoding=base64"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         cursor = None
         job: dict[str, Any] = {}
         while time.monotonic() < deadline:
@@ -111,7 +112,9 @@ class Replica:
         finally:
             answer.close()
 
-    def raw(self, sent: bytes, *, then: Callable[[socket.socket], None] | None = None, timeout: float = 10) -> bytes:
+    def raw(
+        self, sent: bytes, *, then: Callable[[socket.socket], None] | None = None, timeout: float = PATIENCE
+    ) -> bytes:
         """All that comes back on a connection of its own until it is closed."""
         with socket.create_connection((urlsplit(self.url).hostname, urlsplit(self.url).port), timeout) as connection:
             connection.sendall(sent)

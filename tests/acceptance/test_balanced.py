@@ -12,6 +12,7 @@ from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import Spawner
 from tests.support.redis_server import redis_executable
 from tests.support.stack import Stack
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.acceptance
 
@@ -25,7 +26,7 @@ CALLERS: list[dict[str, str]] = [
 
 
 def asked(url: str, headers: dict[str, str]) -> list[urllib3.BaseHTTPResponse]:
-    return [urllib3.request("GET", url + each, headers=headers, retries=False, timeout=20) for each in SPELLINGS]
+    return [urllib3.request("GET", url + each, headers=headers, retries=False, timeout=PATIENCE) for each in SPELLINGS]
 
 
 @pytest.mark.skipif(balancer.haproxy() is None, reason="there is no haproxy")

@@ -72,21 +72,24 @@ async def test_a_page_goes_on_where_it_was_when_the_replica_comes_back(rig: Rig,
     """`Last-Event-ID`: nothing is shown twice, nothing is missing."""
     await rig.start(replicas=1)
     sandbox_id = await rig.sandbox()
-    command = "for i in $(seq 1 150); do echo line $i; sleep 0.1; done"
+    gate = f"{rig.place}/gate"
+    held = f"[ $((i % 50)) -ne 0 ] || until [ -e {gate}$i ]; do sleep 0.05; done"
+    command = f"for i in $(seq 1 150); do echo line $i; {held}; done"
     job = await rig.caller.submit(rig.urls[0], sandbox_id, command, key=None)
     await follow(browser, rig, job.command_id)
-    for kill in (False, True):
-        had = await browser.evaluate("seen.output.length")
-        await browser.becomes(f"seen.output.length > {had + 50}", True)
+    for printed, kill in ((50, False), (100, True)):
+        await browser.becomes(f"seen.output.endsWith('line {printed}\\n')", True)
         opened = await browser.evaluate("seen.opened")
         if kill:
             rig.replicas[0].kill()
         else:
             rig.replicas[0].signal_to_stop()
-            await asyncio.to_thread(rig.replicas[0].process.wait, timeout=40)
+            await asyncio.to_thread(rig.replicas[0].process.wait)
         await rig.replicas[0].start()
         await browser.becomes("seen.opened", opened + 1)
-    await browser.becomes("seen.end && seen.end.state", "exited", timeout=60)
+        (rig.directory / f"gate{printed}").touch()
+    (rig.directory / "gate150").touch()
+    await browser.becomes("seen.end && seen.end.state", "exited")
     assert await browser.evaluate("seen.output") == "".join(f"line {number}\n" for number in range(1, 151))
     await browser.becomes("source.readyState", CLOSED)
     assert await browser.evaluate("seen.opened") == 3

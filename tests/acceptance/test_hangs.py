@@ -16,10 +16,11 @@ from service.tenants import key_digest
 from tests.acceptance.http_rig import SERVE, Replica
 from tests.support.ports import free_port
 from tests.support.processes import Spawner
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.acceptance
 
-ENDS = 30.0
+ENDS = PATIENCE
 """Seconds in which a replica must have ended that hangs for good where it hangs at all."""
 KEY = "obx_key"
 TENANTS = f'[acme]\nkeys = ["{key_digest(KEY)}"]\n'

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.acceptance
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LIMIT = 256
 """Open files of a replica; half of them may be connections."""
-IN_TIME = 20.0
+IN_TIME = 60.0
 """Seconds for what should be at once, on a busy machine: far less than the 75 s of an idle connection."""
 
 
@@ -214,7 +214,7 @@ def test_a_long_poll_is_answered_at_once_with_what_there_is(shared: Replica, run
     command_id, cursor = running
     began = time.monotonic()
     received = half_closed(shared, get(f"/v1/exec-jobs/{command_id}?wait=30&cursor={cursor}"))
-    assert time.monotonic() - began < IN_TIME
+    assert time.monotonic() - began < 30, "not at the end of its own time"
     assert received.startswith(b"HTTP/1.1 200")
     job = json.loads(received.partition(b"\r\n\r\n")[2])
     assert (job["state"], job["cursor"]) == ("running", cursor)
@@ -226,7 +226,7 @@ def test_all_that_was_asked_for_before_is_answered_in_order(shared: Replica, run
     began = time.monotonic()
     received = half_closed(shared, get("/healthz"), poll, get("/nowhere"))
     assert re.findall(rb"HTTP/1\.1 (\d+)", received) == [b"200", b"200", b"404"]
-    assert time.monotonic() - began < IN_TIME
+    assert time.monotonic() - began < 30, "not at the end of the poll's own time"
 
 
 def test_an_event_stream_gives_what_it_has_and_ends(shared: Replica, running: tuple[str, str]) -> None:

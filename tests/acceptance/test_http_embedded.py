@@ -25,7 +25,7 @@ async def test_the_embedded_stack_serves_and_leaves_nothing_behind() -> None:
     before = psutil.Process().children(recursive=True)
     async with embedded(Settings(bind="0.0.0.0:1", tenants="of-no-use-here.toml")) as url:
         assert url.startswith("http://127.0.0.1:")
-        created = await asyncio.to_thread(http.request, "POST", url + "/v1/sandboxes", json={}, timeout=30)
+        created = await asyncio.to_thread(http.request, "POST", url + "/v1/sandboxes", json={}, timeout=PATIENCE)
         assert created.status == 201
         below = [child for child in psutil.Process().children(recursive=True) if child not in before]
         assert below

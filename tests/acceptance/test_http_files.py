@@ -19,6 +19,7 @@ import urllib3
 
 from tests.acceptance.http_rig import Replica
 from tests.support.processes import Spawner
+from tests.support.waiting import PATIENCE
 
 MAX_FILE = 64 * 1024 * 1024
 NAMES = [
@@ -273,14 +274,14 @@ def test_connections_that_are_cut_while_they_send_leave_what_was_there(files: Fi
             f"PUT {files.base}/files?path=f HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         )
         sent = (head + body)[: dice.randrange(len(head), len(head) + len(body))]
-        with socket.create_connection((host, int(port)), 10) as connection:
+        with socket.create_connection((host, int(port)), PATIENCE) as connection:
             connection.sendall(sent)
             if number % 2:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert files.get("f").data == b"old"
     assert files.names() == ["f"]
     assert files.put("f", b"newer").status == 200
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while (left := _hidden(files)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == 0
@@ -294,7 +295,7 @@ def _hidden(files: Files) -> int:
 def test_a_sender_that_falls_silent_holds_nobody_up(files: Files) -> None:
     host, port = files.replica.url.removeprefix("http://").split(":")
     head = f"PUT {files.base}/files?path=slow HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nabc".encode()
-    with socket.create_connection((host, int(port)), 10) as connection:
+    with socket.create_connection((host, int(port)), PATIENCE) as connection:
         connection.sendall(head)
         assert files.put("other", b"x").status == 201
         assert files.get("slow").status == 404

@@ -13,10 +13,19 @@ import pytest
 
 from tests.acceptance.http_rig import Replica, lines_of, marked
 from tests.support.processes import Spawner
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.acceptance
 
 LOOP = "for i in 1 2 3; do echo $i; sleep 0.3; done; echo done >&2; exit 3"
+
+WAITS = "until [ -e go ]; do sleep 0.05; done"
+"""For a file that another command makes in the same directory."""
+
+
+def go(replica: Replica, sandbox: str) -> None:
+    """Let a command in this sandbox go on that waits."""
+    assert replica.ask("POST", "/v1/exec", {"sandbox_id": sandbox, "command": "touch go"}).status == 200
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +64,18 @@ def test_a_job_runs_is_followed_and_gives_its_exit_code(replica: Replica) -> Non
 
 
 def test_output_comes_as_it_is_printed(replica: Replica) -> None:
-    command_id = replica.submit(replica.sandbox(), LOOP)
-    began, seen = time.monotonic(), []
+    sandbox = replica.sandbox()
+    command_id = replica.submit(sandbox, f"echo first; {WAITS}; echo second; exit 3")
+    seen = ""
     for name, _, data in replica.events(command_id):
         if name == "output":
-            seen.append((time.monotonic() - began, data["output"]))
+            seen += data["output"]
+            if seen == "first\n":
+                go(replica, sandbox)
         if name == "end":
             assert (data["state"], data["exit_code"]) == ("exited", 3)
             break
-    assert "".join(text for _, text in seen) == "1\n2\n3\ndone\n"
-    assert len(seen) > 1, "not all at once"
+    assert seen == "first\nsecond\n"
 
 
 def test_an_event_stream_resumes_where_it_broke_off_and_ends_for_good(replica: Replica) -> None:
@@ -133,11 +144,18 @@ def test_exec_gives_both_outputs_exactly(replica: Replica) -> None:
 
 
 def test_exec_streams_its_text(replica: Replica) -> None:
-    request = b'{"sandbox_id": "%s", "command": "echo one; sleep 0.5; echo two"}' % replica.sandbox().encode()
+    sandbox = replica.sandbox()
+    request = msgspec.json.encode({"sandbox_id": sandbox, "command": f"echo one; {WAITS}; echo two"})
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
     target = f"{replica.url}/v1/exec"
-    answer = replica.http.request("POST", target, body=request, headers=headers, preload_content=False, timeout=30)
-    names = [line.removeprefix("event: ") for line in lines_of(answer) if line.startswith("event: ")]
+    answer = replica.http.request(
+        "POST", target, body=request, headers=headers, preload_content=False, timeout=PATIENCE
+    )
+    names = []
+    for line in lines_of(answer):
+        names += [line.removeprefix("event: ")] if line.startswith("event: ") else []
+        if "one" in line:
+            go(replica, sandbox)
     assert names[0] == "start"
     assert names[-1] == "result"
     assert names.count("stdout") >= 2
@@ -174,7 +192,7 @@ def test_a_cancelled_job_ends_cancelled(replica: Replica) -> None:
 def test_a_maintained_sse_client_understands_the_events(replica: Replica) -> None:
     command_id = replica.submit(replica.sandbox(), LOOP)
     target = f"{replica.url}/v1/exec-jobs/{command_id}/events"
-    with httpx.Client(timeout=30) as client, httpx_sse.connect_sse(client, "GET", target) as source:
+    with httpx.Client(timeout=PATIENCE) as client, httpx_sse.connect_sse(client, "GET", target) as source:
         events = [(event.event, event.id, event.json()) for event in source.iter_sse()]
     assert "".join(data["output"] for name, _, data in events if name == "output") == "1\n2\n3\ndone\n"
     assert events[-1][0] == "end"

@@ -16,6 +16,7 @@ from tests.acceptance.http_rig import SERVE, Replica
 from tests.support.ports import free_port
 from tests.support.processes import Spawner
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.acceptance
 
@@ -31,7 +32,7 @@ def children(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
-def ended(processes: list[psutil.Process], timeout: float = 15) -> bool:
+def ended(processes: list[psutil.Process], timeout: float = PATIENCE) -> bool:
     _, alive = psutil.wait_procs(processes, timeout=timeout)
     return not alive
 
@@ -57,18 +58,22 @@ def test_the_engine_and_its_sandboxes_go_with_a_replica_that_is_stopped(replica:
 
 
 def test_a_replica_that_shuts_down_serves_on_for_the_delay_and_is_not_ready(spawn: Spawner) -> None:
-    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_DELAY": "8"})
+    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_DELAY": "3600"})
     assert replica.ask("GET", "/readyz").status == 200
     replica.process.send(signal.SIGTERM)
-    began = time.monotonic()
     while replica.ask("GET", "/readyz").status == 200:
-        assert time.monotonic() - began < 7
+        pass
     not_ready = replica.ask("GET", "/readyz")
     assert not_ready.json()["reasons"] == ["This replica is shutting down."]
     assert not_ready.headers["Connection"] == "close"
     replica.submit(replica.sandbox(), "true")
-    assert replica.process.wait() == 0
-    assert time.monotonic() - began >= 8
+
+
+def test_a_replica_ends_when_the_delay_is_over(spawn: Spawner) -> None:
+    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_DELAY": "1"})
+    began = time.monotonic()
+    assert replica.process.terminate() == 0
+    assert time.monotonic() - began >= 1
 
 
 def test_long_polls_answer_and_event_streams_end_without_end(replica: Replica) -> None:
@@ -85,40 +90,39 @@ def test_long_polls_answer_and_event_streams_end_without_end(replica: Replica) -
         cursor = job["cursor"]
     cursor = job["cursor"]
     with ThreadPoolExecutor(1) as pool:
+        asked = time.monotonic()
         poll = pool.submit(replica.ask, "GET", f"/v1/exec-jobs/{command_id}?wait=30&cursor={cursor}")
         time.sleep(0.5)
         assert not poll.done(), "there is nothing new"
-        began = time.monotonic()
         replica.process.send(signal.SIGTERM)
-        assert poll.result(timeout=10).json()["state"] == "running"
-        assert time.monotonic() - began < 10
-    follower.join(timeout=30)
+        assert poll.result(timeout=PATIENCE).json()["state"] == "running"
+        assert time.monotonic() - asked < 30, "it was answered before its own time was over"
+    follower.join(timeout=PATIENCE)
     assert "output" in seen
     assert "end" not in seen
     assert replica.process.wait() == 0
 
 
 def test_a_second_signal_ends_at_once(spawn: Spawner) -> None:
-    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_DELAY": "60"})
+    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_DELAY": "3600"})
     below = children(replica.process.pid)
     replica.process.send(signal.SIGTERM)
     replica.process.wait_for_line("shutting down")
     assert replica.process.alive
     replica.process.send(signal.SIGTERM)
-    assert replica.process.wait(timeout=30) != 0
+    assert replica.process.wait() != 0
     assert ended(below)
 
 
-def test_idle_and_stuck_connections_do_not_hold_the_end_up(replica: Replica) -> None:
+def test_idle_and_stuck_connections_do_not_hold_the_end_up(spawn: Spawner) -> None:
+    replica = Replica(spawn, {"ONCEBOX_SHUTDOWN_GRACE": "3600"})
     address = ("127.0.0.1", int(replica.url.rsplit(":", 1)[1]))
     with socket.create_connection(address) as idle, socket.create_connection(address) as stuck:
         stuck.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
         time.sleep(0.2)
-        began = time.monotonic()
         replica.process.send(signal.SIGTERM)
         assert idle.recv(1) == b""
-        assert replica.process.wait(timeout=40) == 0
-        assert time.monotonic() - began < 25
+        assert replica.process.wait() == 0
 
 
 # -- the start
@@ -187,7 +191,7 @@ def test_workers_share_a_port_are_replaced_and_end_together(
     # A worker that dies is replaced
     workers[0].kill()
     replica.process.wait_for_line("starting another")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while len([child for child in children(replica.process.pid) if "spawn_main" in " ".join(child.cmdline())]) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -282,7 +286,7 @@ def test_connections_that_end_badly_leave_nothing_behind(shared: Replica) -> Non
         for request in (HEAD + b"Content-Length: 100\r\n\r\n{", HEAD[:20], HEAD + big, b"\x16\x03\x01" * 50):
             with socket.create_connection(("127.0.0.1", int(shared.url.rsplit(":", 1)[1]))) as connection:
                 connection.sendall(request)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while process.num_fds() > before + 2:
         assert time.monotonic() < deadline, process.net_connections()
         time.sleep(0.05)

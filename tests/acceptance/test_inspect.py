@@ -72,7 +72,7 @@ def inspect(spawn: Spawner, tmp_path: Path) -> Evaluations:
 
 def test_the_providers_own_self_check(inspect: Evaluations) -> None:
     report = inspect.folder / "report.xml"
-    words = ["-m", "pytest", "-q", "-n", "4", "--noconftest", "-c", os.devnull, "--rootdir", str(inspect.folder)]
+    words = ["-m", "pytest", "-q", "-n", "2", "--noconftest", "-c", os.devnull, "--rootdir", str(inspect.folder)]
     words += ["-p", "no:cacheprovider", "-o", "asyncio_mode=auto", f"--junitxml={report}"]
     check = inspect.start("python", *words, str(ADAPTERS / "self_check_inspect.py"), name="self-check")
     check.wait(timeout=360)
@@ -98,9 +98,9 @@ def test_an_evaluation_with_files_setup_tool_and_scorer(inspect: Evaluations) ->
 
 async def test_an_interrupted_evaluation_leaves_no_sandbox_and_a_killed_one_none_for_long(inspect: Evaluations) -> None:
     for end in (signal.SIGINT, signal.SIGKILL):
-        running = inspect.eval(f"logs-{end.name}", "-T", "wait=sleep 100")
+        running = inspect.eval(f"logs-{end.name}", "-T", "wait=sleep 600")
         await eventually(
-            lambda: any("sleep 100" in job["command"] for job in inspect.listed("exec-jobs?state=running")), timeout=90
+            lambda: any("sleep 600" in job["command"] for job in inspect.listed("exec-jobs?state=running")), timeout=90
         )
         [sandbox] = inspect.listed("sandboxes")
         assert sandbox["metadata"] == {"inspect_ai": "sandbox", "inspect_ai_task": "sums"}
@@ -115,7 +115,7 @@ async def test_a_killed_evaluation_that_is_repeated_with_its_key_finds_its_work(
     options = ("-T", "key=mine", "-T", "wait=sleep 3; echo >>waited; wc -l <waited; wc -l <setups")
     running = inspect.eval("logs-1", *options)
     await eventually(
-        lambda: any("sleep 3" in job["command"] for job in inspect.listed("exec-jobs?state=running")), timeout=90
+        lambda: any("echo >>waited" in job["command"] for job in inspect.listed("exec-jobs?state=running")), timeout=90
     )
     [first] = inspect.listed("sandboxes")
     running.kill()

@@ -38,7 +38,7 @@ class Sink(io.RawIOBase):
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(200_000_001, id="200MB"),
+        pytest.param(130_000_001, id="130MB"),
         pytest.param(3_000_000_001, id="3GB", marks=[pytest.mark.faults_long, pytest.mark.timeout(1200)]),
     ],
 )

@@ -4,9 +4,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from playwright.async_api import expect
 
 from tests.support.browser import Browser, chromium
 from tests.support.missing import missing
+from tests.support.waiting import PATIENCE
+
+expect.set_options(timeout=PATIENCE * 1000)
 
 
 @pytest.fixture

@@ -129,8 +129,8 @@ async def test_a_sandbox_is_used_and_deleted(replica: Replica, browser: Browser)
     await page.get_by_role("button", name="Renew").click()
     await expect(page.get_by_role("timer")).to_contain_text("in 1:59:")
     await page.get_by_role("button", name="Pause").click()
-    await page.get_by_role("button", name="Resume").click(timeout=20_000)
-    await expect(page.get_by_role("button", name="Pause")).to_be_visible(timeout=20_000)
+    await page.get_by_role("button", name="Resume").click()
+    await expect(page.get_by_role("button", name="Pause")).to_be_visible()
 
     files = page.get_by_role("region", name="Files")
     async with page.expect_file_chooser() as choosing:
@@ -287,13 +287,13 @@ async def test_100_mb_of_output_are_shown_by_their_end_and_downloaded_whole(repl
     job = replica.submit(sandbox, "yes 'a line of some length, again and again' | head -c 100000000; echo; echo end")
     page = await shown(browser, f"{replica.url}/console#/jobs/{job}")
     output = page.get_by_role("region", name="Output")
-    await expect(output).to_contain_text("end", timeout=90_000)
-    await expect(page.get_by_text("exited with 0").first).to_be_visible(timeout=30_000)
+    await expect(output).to_contain_text("end")
+    await expect(page.get_by_text("exited with 0").first).to_be_visible()
     assert await page.locator(".block").count() < 150
     await page.reload()
-    await expect(output).to_contain_text("end", timeout=30_000)
+    await expect(output).to_contain_text("end")
     await expect(page.get_by_text(re.compile("The first 98 MB are not shown"))).to_be_visible()
-    async with page.expect_download(timeout=90_000) as starting:
+    async with page.expect_download() as starting:
         await page.get_by_role("button", name="Download all").click()
     with (await (await starting.value).path()).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -319,10 +319,10 @@ async def test_a_replica_that_is_replaced_under_an_open_page_is_found_again(rig:
     output = page.get_by_role("region", name="Output")
     await expect(output).to_contain_text("20")
     rig.replicas[0].kill()
-    await expect(page.get_by_text("reconnecting")).to_be_visible(timeout=30_000)
+    await expect(page.get_by_text("reconnecting")).to_be_visible()
     await rig.replicas[0].start()
-    await expect(page.get_by_text("live", exact=True)).to_be_visible(timeout=30_000)
+    await expect(page.get_by_text("live", exact=True)).to_be_visible()
     (rig.directory / "gate").touch()
-    await expect(page.get_by_text("exited with 0").first).to_be_visible(timeout=30_000)
+    await expect(page.get_by_text("exited with 0").first).to_be_visible()
     expected = "\n".join(str(number) for number in range(1, 41))
     await expect(output).to_have_text(re.compile(rf"^\s*{expected}\s*$"), use_inner_text=True)

@@ -98,13 +98,16 @@ class TerminalProcess:
         """Send a signal to the process alone."""
         self._popen.send_signal(number)
 
-    def wait_for(self, text: str, *, timeout: float = PATIENCE) -> None:
-        """Wait until the text was on the screen."""
+    def wait_for(self, text: str, *, after: str = "", timeout: float = PATIENCE) -> None:
+        """Wait until the text was on the screen, behind what else was on it."""
         deadline = time.monotonic() + timeout
-        while text not in self.screen:
+        while True:
             ended = self._popen.poll() is not None and not self._reader.is_alive()
-            if (ended and text not in self.screen) or time.monotonic() > deadline:
-                raise AssertionError(f"no {text!r} (exit code {self._popen.poll()}): {self.screen}")
+            screen = self.screen
+            if text in screen[screen.find(after) + len(after) :] and after in screen:
+                return
+            if ended or time.monotonic() > deadline:
+                raise AssertionError(f"no {text!r} (exit code {self._popen.poll()}): {screen}")
             time.sleep(0.01)
 
     def wait(self, *, timeout: float = PATIENCE) -> int:
