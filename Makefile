@@ -20,13 +20,14 @@ COVERAGE := --cov --cov-report=term
 FAULTS_ARGS ?= -q
 FAULTS := build/faults.jsonl
 FUZZ_SECONDS ?= 900
+CHAOS_SECONDS ?= 1800
 
 # Tests start hundreds of Python processes: each would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage chart faults fuzz check docs stack load bench bench-drop up down format clean
+.PHONY: help demo test coverage chart faults chaos fuzz check docs stack load bench bench-drop up down format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,11 +62,15 @@ faults: $(ONCEBOX) ## Run every fault in its full count (half an hour and more);
 	  ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) $(BIN)/python -m tests.faults.table $(FAULTS) docs/faults.md && \
 	  exit $$code
 
+chaos: $(ONCEBOX) ## Real processes under a random mixture of faults at once, their history checked (CHAOS_SECONDS=1800, CHAOS_SEED)
+	@tests/install-redis $(REDIS)
+	@ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) CHAOS_SECONDS=$(CHAOS_SECONDS) exec $(BIN)/python -m tests.chaos
+
 stack: $(ONCEBOX) ## Run Redis, three replicas, a load balancer and the engine as processes on loopback (PORT=8700)
 	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
 	@$(SERVERS) exec $(BIN)/python -m tests.support.stack
 
-load: $(ONCEBOX) ## 500 sandboxes on that stack, with kills, rolls and restarts (SANDBOXES=50: a quick one)
+load: $(ONCEBOX) ## 500 sandboxes on that stack, with kills, rolls and restarts (SANDBOXES=50: a quick one; 1000: more)
 	@tests/install-redis $(REDIS) && tests/install-haproxy $(HAPROXY)
 	@$(SERVERS) SANDBOXES=$(SANDBOXES) exec $(BIN)/python -m tests.load
 

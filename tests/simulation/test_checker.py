@@ -1,5 +1,6 @@
 """For each rule of the checker, histories that break it and histories that do not."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -369,3 +370,12 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     history.write(file, events)
 
     assert history.read(file) == sorted(events, key=lambda event: event.at)
+
+
+def test_the_page_names_every_rule() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/chaos.md").read_text()
+    table = page.split("| rule | in short |")[1].split("\n\n")[0]
+
+    assert {name for name in re.findall(r"`(\w+)`", table) if name in vars(checker)} == {
+        rule.__name__ for rule in checker.RULES
+    }

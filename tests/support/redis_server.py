@@ -238,13 +238,14 @@ class RedisSentinel:
 class RedisCluster:
     """A Cluster of masters without replicas that share the slots evenly."""
 
-    def __init__(self, folder: Path, *, masters: int = 3) -> None:
+    def __init__(self, folder: Path, *, masters: int = 3, **options: Option) -> None:
         self.nodes = [
             RedisServer(
                 folder / f"node{number}",
                 cluster_enabled=True,
                 cluster_port=free_port(),
                 cluster_node_timeout=2000,
+                **options,
             )
             for number in range(masters)
         ]
