@@ -255,8 +255,8 @@ def _files(found: dict[str, Any]) -> Iterator[str]:
     yield "## Files\n"
     yield (
         "A file sent and fetched through one replica, and by the engine's own client, on the same engine. Through "
-        "Oncebox an upload goes in pieces of at most 6 MiB to a temporary name, is put together and renamed: it takes "
-        "its name only when it is whole.\n"
+        "Oncebox an upload goes to a temporary name, as one piece or in pieces that are put together, and is renamed: "
+        "it takes its name only when it is whole.\n"
     )
     transfers = found["transfers"]
     rows = [

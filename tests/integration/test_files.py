@@ -194,10 +194,13 @@ async def _never_packed(files: Files, begun: asyncio.Event) -> None:
 
 @pytest.mark.parametrize("transfer", [_never_ends, _never_read, _never_unpacked, _never_packed])
 async def test_a_pause_ends_a_transfer(
-    files: Files, transfer: Callable[[Files, asyncio.Event], Coroutine[Any, Any, None]]
+    files: Files,
+    transfer: Callable[[Files, asyncio.Event], Coroutine[Any, Any, None]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Within five seconds: it is looked for every two (``transfers.EVERY``), and nothing else ends these."""
     assert transfers.EVERY * 2 < 5
+    monkeypatch.setattr(transfers, "EVERY", 0.05)
     await files.put("large", body(b"y" * 3_000_000))
     begun = asyncio.Event()
     under_way = asyncio.create_task(transfer(files, begun))
@@ -219,9 +222,15 @@ async def test_transfers_take_room_of_the_replica_s(files: Files, monkeypatch: p
     monkeypatch.setitem(Share.hold.__kwdefaults__, "patience", 0.01)  # type: ignore[arg-type]
     await files.put("f", body(b"old"))
     files.core.room.capacity = 100_000
-    for refused in (files.put("f", body(b"new")), files.get("f"), files.unpack("d", archive("a")), files.pack(".")):
+    uses: list[Callable[[], Awaitable[object]]] = [
+        lambda: files.put("f", body(b"new")),
+        lambda: files.get("f"),
+        lambda: files.unpack("d", archive("a")),
+        lambda: files.pack("."),
+    ]
+    for use in uses:
         with pytest.raises(errors.RateLimited):
-            await refused
+            await use()
     files.core.room.capacity = room.CAPACITY
     assert await files.get("f") == b"old"
     assert await files.names() == ["f"]
