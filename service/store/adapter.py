@@ -1,6 +1,6 @@
 """The store on Redis: ``service.ports.store.Store`` in one class."""
 
-import time
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -34,10 +34,10 @@ class RedisStore(Transitions, Indexes, Slots):
 
     async def now(self) -> int:
         """The store's time, Unix milliseconds: its last word, carried on by this process's steady clock."""
-        if self._time is None or time.monotonic() - self._time[0] > CLOCK_AGE:
+        if self._time is None or asyncio.get_running_loop().time() - self._time[0] > CLOCK_AGE:
             return self._told(await self._redis.script(call("now", (keys.LOOKS[0],))))
         at, told = self._time
-        return told + round((time.monotonic() - at) * 1000)
+        return told + round((asyncio.get_running_loop().time() - at) * 1000)
 
     async def health(self) -> StoreHealth:
         """What the server says of itself."""

@@ -1,6 +1,6 @@
 """What the parts of the adapter stand on."""
 
-import time
+import asyncio
 
 from service.store.redis_client import RedisClient
 from service.store.scripts import ScriptCall, scripts
@@ -18,7 +18,7 @@ class Part:
 
     def _told(self, now: int) -> int:
         """Note the server's time, which came with an answer."""
-        self._time = (time.monotonic(), now)
+        self._time = (asyncio.get_running_loop().time(), now)
         return now
 
     def _together(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:

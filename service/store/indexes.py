@@ -1,8 +1,8 @@
 """Jobs as lists, leases and small values. The scripts of a claim put a job on its lists and take it off again."""
 
+import asyncio
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -88,7 +88,7 @@ class Indexes(Part):
 
     async def active_count(self) -> int:
         """How many jobs are active, over all replicas; as it was a second ago at most."""
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         if self._counted is not None and now - self._counted[0] < COUNT_AGE:
             return self._counted[1]
         counts = await self._redis.scripts([call("count", some) for some in self._together(keys.LOOKS)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -133,7 +132,7 @@ class RedisClient:
             raise StoreUnavailable(CLOSED)
         pending = PendingCommand(args, fallback, exclusive, self._late)
         if not self._free:
-            pending.since = time.monotonic()
+            pending.since = asyncio.get_running_loop().time()
         self._waiting.append(pending)
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -167,7 +166,7 @@ class RedisClient:
                 pending.deadline.cancel()
                 continue
             if pending.since is not None:
-                self._observer.waited(time.monotonic() - pending.since)
+                self._observer.waited(asyncio.get_running_loop().time() - pending.since)
             batch.append(pending)
             if pending.exclusive:
                 break
@@ -184,7 +183,7 @@ class RedisClient:
     async def _serve(self, batch: list[PendingCommand]) -> None:
         """Send, and answer everybody: no failure is left in this task."""
         answers: Sequence[Any]
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         try:
             answers = await self._send(batch)
         except CAUGHT as error:
@@ -197,7 +196,7 @@ class RedisClient:
             for pending in batch:
                 pending.answer(StoreUnavailable(CLOSED))
             raise
-        self._observer.trip(time.monotonic() - began)
+        self._observer.trip(asyncio.get_running_loop().time() - began)
         for pending, answer in zip(batch, answers, strict=True):
             if isinstance(answer, Exception) and not pending.reply.done():
                 self._observer.failed(kind_of(answer))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 
 import msgspec
 
@@ -193,11 +193,11 @@ class Ledger:
     ) -> JobBody:
         """``body`` with this step, now or ``at``; the store's time is reckoned, not asked for."""
         least = 0.0 if seen is None else seen.now / 1000
-        now = max(least, time.monotonic() + self._ahead) if at is None else at
+        now = max(least, asyncio.get_running_loop().time() + self._ahead) if at is None else at
         return records.stepped(body, now, state, attempt, self._ownership.owner)
 
     def _note(self, record: Record) -> None:
-        self._ahead = record.now / 1000 - time.monotonic()
+        self._ahead = record.now / 1000 - asyncio.get_running_loop().time()
 
     async def _ended(self, record: Record, body: JobBody, *, count: bool = True) -> None:
         """Nothing of the job holds anything any more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -36,8 +35,8 @@ class Statistics:
         lock = self._counting.setdefault(tenant, asyncio.Lock())
         async with lock:
             known = self._known.get(tenant)
-            if known is None or time.monotonic() - known[0] > FRESH:
-                known = time.monotonic(), await self._count(tenant, share)
+            if known is None or asyncio.get_running_loop().time() - known[0] > FRESH:
+                known = asyncio.get_running_loop().time(), await self._count(tenant, share)
                 self._remember(tenant, known)
         return known[1]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Mapping
 
 import msgspec
@@ -120,7 +119,7 @@ class SandboxList:
             return await self._engine.list_sandboxes(wanted, page=page, page_size=ENGINE_PAGE)
         key = (str(page), *(f"{name}={value}" for name, value in sorted(wanted.items())))
         async with self._asking:
-            now = time.monotonic()
+            now = asyncio.get_running_loop().time()
             self._listed = {each: known for each, known in self._listed.items() if now - known[0] < OLDEST}
             known = self._listed.get(key)
             if known is None or now - known[0] >= max_age:
