@@ -21,13 +21,14 @@ FAULTS_ARGS ?= -q
 FAULTS := build/faults.jsonl
 FUZZ_SECONDS ?= 900
 CHAOS_SECONDS ?= 1800
+SIMULATE_SECONDS ?= 3600
 
 # Tests start hundreds of Python processes: each would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage chart faults chaos fuzz check docs stack load bench bench-drop up down format clean
+.PHONY: help demo test coverage chart faults chaos fuzz simulate check docs stack load bench bench-drop up down format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +99,9 @@ docs: $(ONCEBOX) ## Renew docs/reference and the pictures from the code, and bui
 fuzz: $(ONCEBOX) ## Fuzz the API over its OpenAPI document, on the embedded default and on Redis (FUZZ_SECONDS=900 each)
 	@tests/install-redis $(REDIS) || test "$$CI" != true
 	@ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -q tests/fuzz
+
+simulate: $(ONCEBOX) ## Run replicas in simulated worlds of new seeds, one processor (SIMULATE_SECONDS=3600)
+	@SIMULATE_SECONDS=$(SIMULATE_SECONDS) $(BIN)/python -m tests.simulation
 
 check: $(ONCEBOX) ## Check format, lint, types, and that the SDK's halves are alike
 	$(BIN)/ruff format --check $(CODE)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.core.model.states import ClaimState
 from service.ports.store import Appended, Record
 from service.store import keys
-from tests.contract.store_rig import JOB, RECORD_OUTPUT, TTL, StoreRig
+from tests.contract.store_rig import JOB, RECORD_OUTPUT, RETENTION, TTL, StoreRig
 
 S = ClaimState
 
@@ -182,3 +182,11 @@ async def test_what_is_kept_is_what_was_added(rig: StoreRig, added: list[tuple[i
         base, log = base + cut, log[cut:]
     assert await rig.store.output_span(JOB) == ((base, base + len(log)) if added else None)
     assert await rig.store.output(JOB, 0, 10**6) == (Appended(base, log) if added else None)
+
+
+async def test_the_lists_of_recorded_outputs_end_where_nothing_more_is_recorded(rig: StoreRig) -> None:
+    await _append(rig, await rig.running(), 0, b"x", S.CLOSED)
+
+    left = [await rig.command("PTTL", key) for key in keys.outputs(JOB)]
+
+    assert all(0 < each <= 1000 * RETENTION for each in left), left

@@ -10,7 +10,11 @@ from tests.simulation.redis import Redis, Sorted
 
 _CLAIM = re.compile(r"oncebox:\{\d+\}:claim:(.+)")
 _LIST = re.compile(r"oncebox:\{\d+\}:(?:looks|active:.+)")
+_CHORES = re.compile(r"oncebox:\{\d+\}:chores:.+")
 _SLOTS = re.compile(r"oncebox:slots:(.+)")
+
+CHORE_DONE = 1200.0
+"""Seconds within which a chore that is due is done, and off its list."""
 
 
 def kept(redis: Redis) -> Iterator[Kept]:
@@ -30,6 +34,10 @@ def kept(redis: Redis) -> Iterator[Kept]:
         elif (found := _SLOTS.fullmatch(name)) and isinstance(value, Sorted):
             for member, until in value.scores.items():
                 yield Kept(kind="slot", name=name, ends=until / 1000 - redis.now() / 1000, of=member.decode())
+        elif _CHORES.fullmatch(name) and isinstance(value, Sorted):
+            for member, due in value.scores.items():
+                until = max(0.0, due - redis.now()) / 1000 + CHORE_DONE
+                yield Kept(kind="key", name=name, ends=until, of=member.decode())
         elif name.startswith("oncebox:lease:"):
             yield Kept(kind="lease", name=name, ends=ends)
         else:

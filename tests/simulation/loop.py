@@ -31,7 +31,7 @@ class Stuck(Exception):
 class Host:
     """What dies and freezes as one. ``rate``: seconds of its monotonic clock in one of the world's."""
 
-    def __init__(self, name: str, loop: VirtualLoop, *, rate: float = 1.0) -> None:
+    def __init__(self, name: str, loop: Any, *, rate: float = 1.0) -> None:
         self.name = name
         self.alive = True
         self.frozen = False

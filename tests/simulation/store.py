@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
 from redis.asyncio import Connection, ConnectionPool
@@ -19,7 +19,7 @@ from redis.asyncio import Redis as Client
 from service.settings import Settings
 from service.store import RedisStore, urls
 from service.store.redis_client import RedisClient
-from tests.simulation.loop import Host, VirtualLoop
+from tests.simulation.loop import Host
 from tests.simulation.redis import OK, Redis, Refusal, Reply, Snapshot, Status
 
 CONNECTIONS = 64
@@ -27,10 +27,27 @@ EPOCH = 1_700_000_000.0
 """Unix seconds when the world begins."""
 
 
+class Clock(Protocol):
+    """Of an event loop what connections need: the world's time, seconds, and what is due at one."""
+
+    @property
+    def now(self) -> float:
+        """Seconds from the beginning."""
+        ...
+
+    def at(self, when: float, callback: Callable[..., Any], *args: Any) -> Any:
+        """Call something at a time."""
+        ...
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any) -> Any:
+        """Call something in its context."""
+        ...
+
+
 class Node:
     """A Redis server, and who is connected."""
 
-    def __init__(self, loop: VirtualLoop, rng: random.Random) -> None:
+    def __init__(self, loop: Clock, rng: random.Random) -> None:
         self.loop = loop
         self.rng = rng
         self.up = True
@@ -213,14 +230,24 @@ class SimConnection(Connection):
         self._owner = owner
 
     async def _connect(self) -> None:
-        loop = self._node.loop
+        loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.socket_connect_timeout):
             stream = await self._node.connect(self._owner)
         reader = asyncio.StreamReader(limit=2**16, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         protocol.connection_made(stream)
         stream.set_protocol(protocol)
-        self._reader, self._writer = reader, asyncio.StreamWriter(stream, protocol, reader, loop)
+        self._reader, self._writer = reader, Writer(stream, protocol, reader, loop)
+
+    def __del__(self, *args: Any) -> None:
+        """A killed process closes nothing, and nobody is warned."""
+
+
+class Writer(asyncio.StreamWriter):
+    """A stream that may be left open."""
+
+    def __del__(self, *args: Any) -> None:
+        """See `SimConnection`."""
 
 
 def store_of(node: Node, host: Host, settings: Settings) -> RedisStore:

@@ -230,7 +230,7 @@ class World:
             self.loop.at(fault.at, self.begin, fault)
         await asyncio.sleep(self.plan.seconds)
         await self._calm()
-        done, left = await asyncio.wait(tasks, timeout=SETTLED)
+        done, left = await asyncio.wait(tasks, timeout=SETTLED) if tasks else ((), ())
         for task in done:
             task.result()
         for task in left:

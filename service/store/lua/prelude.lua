@@ -154,4 +154,6 @@ local function note_output(now, times, sizes, name, size, horizon)
     redis.call('ZREM', times, old)
     set_size(old, 0)
   end
+  -- Where nothing more is recorded, nobody takes out what has ended.
+  for _, key in ipairs({ times, sizes }) do redis.call('PEXPIRE', key, horizon) end
 end
