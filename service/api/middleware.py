@@ -49,8 +49,6 @@ BODY_SECONDS = 30.0
 """For the whole body to arrive: a slow sender must not hold a connection for ever."""
 LINGER_SECONDS = 2.0
 """For which the rest of a refused body is read and dropped, so that its sender gets to read the answer."""
-TAKEN_SECONDS = 30.0
-"""For a piece of an answer to be taken: who takes nothing must not keep what others need."""
 MAX_HEADERS = 100
 MAX_HEAD = 32 * 1024
 """Bytes of all header lines together."""
@@ -177,12 +175,10 @@ async def _send_pieces(send: Send, message: Message) -> None:
     """Send ``message``, a long body in pieces: what the reader has not taken yet is not copied for the connection."""
     body = message.get("body", b"")
     for start in range(0, len(body) - PIECE, PIECE):
-        async with asyncio.timeout(TAKEN_SECONDS):
-            await send({"type": message["type"], "body": body[start : start + PIECE], "more_body": True})
+        await send({"type": message["type"], "body": body[start : start + PIECE], "more_body": True})
     if len(body) > PIECE:
         message = {**message, "body": body[(len(body) - 1) // PIECE * PIECE :]}
-    async with asyncio.timeout(TAKEN_SECONDS):
-        await send(message)
+    await send(message)
 
 
 def _is_last(message: Message) -> bool:

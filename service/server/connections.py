@@ -9,6 +9,7 @@ HTTP/1.1 and ASGI are Hypercorn's (``H11Protocol``, ``HTTPStream``). This stands
 - There are at most ``limit`` connections. Above that the longest idle one makes room, or callers wait to be accepted.
 - Being out of descriptors is said once in a while and not at each try.
 - At the end no connection is accepted that nobody will look after: asyncio's servers lose those that come just then.
+- An answer of which nothing is taken for long is broken off.
 - What goes wrong in a connection is one short line, and not a traceback: strangers could write any number of them.
 """
 
@@ -43,6 +44,8 @@ KEEP_ALIVE_SECONDS = 75
 LINGER_SECONDS = 2.0
 """For the caller to read the last answer and close, before a connection on which it still sends is closed: what is not
 read when that happens makes the kernel take the answer back."""
+TAKEN_SECONDS = 30.0
+"""For a piece of an answer to be taken: who takes nothing must not keep what others need."""
 ABORT_SECONDS = 2.0
 """For work that was cancelled to end."""
 HEAD_BYTES = 32 * 1024
@@ -223,11 +226,14 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._reader = reader
         self._client = client
+        self._wire: _Wire
         self._writer: asyncio.StreamWriter
         self._http: Http1 | None = None
         self._reading: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._due: float | None = None
+        """By the loop's clock: when it is closed, if nothing comes until then."""
         self._no_more = False
         self._ending = False
         self._lost = asyncio.Event()
@@ -239,7 +245,7 @@ class Connection:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_READ // 4, loop=loop)
         connection = cls(server, reader, client)
-        wire = _Wire(reader, connection)
+        wire = connection._wire = _Wire(reader, connection)
         transport, _ = await loop.connect_accepted_socket(lambda: wire, accepted)
         transport.max_size = _READ  # type: ignore[attr-defined]  # of one read; asyncio takes four times as much
         connection._writer = asyncio.StreamWriter(transport, wire, reader, loop)
@@ -252,7 +258,8 @@ class Connection:
             self._writer.close()
             await self._lost.wait()
         finally:
-            self._stop_timer()
+            if self._timer is not None:
+                self._timer.cancel()
             self._writer.transport.abort()
 
     async def _requests(self) -> None:
@@ -269,6 +276,7 @@ class Connection:
                     self._client,
                     address,
                     self._send,
+                    write=self._write,
                 )
                 self._http.no_more = self._no_more
                 self._wait_for_head()
@@ -293,30 +301,47 @@ class Connection:
             await http.handle(Closed())
 
     async def _send(self, event: Event) -> None:
-        """What the protocol wants: bytes to be sent (raises ``OSError`` once the caller is gone), or the end."""
+        """What the protocol wants: bytes to be sent, or the end. Raises ``OSError`` once the caller is gone or takes
+        nothing."""
         if isinstance(event, RawData):
             if event.data:
-                if self._ending or self._writer.is_closing():
-                    raise ConnectionResetError("the connection is closed")
-                self._writer.write(event.data)
-                await self._writer.drain()
+                self._write(event.data)
+                if self._wire.is_full:
+                    async with asyncio.timeout(TAKEN_SECONDS):
+                        await self._writer.drain()
         elif isinstance(event, Closed):
             self._end()
         elif isinstance(event, Updated):
             if event.idle:
                 self._wait_for_head()
             else:
-                self._stop_timer()
+                self._due = None
                 self._server.became_busy(self)
 
+    def _write(self, data: bytes) -> None:
+        if self._ending or self._writer.is_closing():
+            raise ConnectionResetError("the connection is closed")
+        self._writer.write(data)
+
     def _wait_for_head(self) -> None:
-        self._stop_timer()
-        self._timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self.close)
+        self._close_in(KEEP_ALIVE_SECONDS)
         self._server.became_idle(self)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
+    def _close_in(self, seconds: float) -> None:
+        self._due = self._loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._due:
             self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._due, self._look_at_the_clock)
+
+    def _look_at_the_clock(self) -> None:
+        """One timer for all of its requests: what is due may have been put off since."""
+        self._timer = None
+        if self._due is not None and self._due <= self._loop.time():
+            self.close()
+        elif self._due is not None:
+            self._close_in(self._due - self._loop.time())
 
     def _end(self) -> None:
         """Nothing is sent any more: the caller gets to read what was."""
@@ -331,8 +356,7 @@ class Connection:
         if self._no_more:
             self.close()
             return
-        self._stop_timer()
-        self._timer = self._loop.call_later(LINGER_SECONDS, self.close)
+        self._close_in(LINGER_SECONDS)
         self._server.became_idle(self)
 
     def close(self) -> None:
@@ -374,9 +398,22 @@ class Connection:
 class _Wire(asyncio.StreamReaderProtocol):
     """Tells a connection of its end at once, also while nobody reads."""
 
+    is_full = False
+    """What was written has not been taken yet."""
+
     def __init__(self, reader: asyncio.StreamReader, connection: Connection) -> None:
         super().__init__(reader)
         self._connection = connection
+
+    def pause_writing(self) -> None:
+        """Too much waits to be taken."""
+        super().pause_writing()
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """It was taken."""
+        super().resume_writing()
+        self.is_full = False
 
     def eof_received(self) -> bool | None:
         """The other side sends no more."""

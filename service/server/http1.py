@@ -5,33 +5,34 @@ Why there is no HTTP/2 and no WebSocket: docs/decisions/http1-only.md.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import logging
-from itertools import chain
-from typing import TYPE_CHECKING
+import time
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any
 
 import h11
 import msgspec
-from hypercorn.events import Closed
-from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.events import RawData
+from hypercorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.protocol.http_stream import HTTPStream
 
 from service.api.problems import PROBLEM_JSON, problem_type
 from service.errors import InvalidRequest
 from service.messages import Problem
+from service.server.requests import Requests
 from service.server.seldom import Seldom
 
 if TYPE_CHECKING:
-    from hypercorn.events import Event
-    from hypercorn.protocol.http_stream import HTTPStream
-    from hypercorn.protocol.ws_stream import WSStream
+    from collections.abc import Callable
 
-VERSIONS = (b"1.0", b"1.1")
+    from hypercorn.events import Event
+    from hypercorn.protocol.events import Event as StreamEvent
 
 _refusals = Seldom(logging.getLogger("oncebox"), logging.INFO)
-
-
-class _OtherVersion(Exception):
-    """The request is of a version that is not spoken here."""
 
 
 class Http1(H11Protocol):
@@ -39,17 +40,22 @@ class Http1(H11Protocol):
 
     no_more = False
     """The caller has closed its side: it sends nothing any more. It may still read, or be gone altogether."""
-    _told: HTTPStream | WSStream | None = None
+    connection: Requests  # type: ignore[assignment]  # in place of an h11.Connection
+    stream: HTTPStream | None
+    _told: HTTPStream | None = None
+    _head = b""
+    """Of the answer: it is sent with what follows at once, or by itself where nothing does."""
+
+    def __init__(self, *known: Any, write: Callable[[bytes], None]) -> None:
+        """``known``: as there. ``write`` takes bytes at once; raises ``OSError`` where nobody reads them."""
+        super().__init__(*known)
+        self.connection = Requests(self.config.h11_max_incomplete_size)
+        self._write = write
 
     async def handle(self, event: Event) -> None:
         """As there; and a request that came whole with the end of its connection learns of that after its body."""
-        try:
-            await super().handle(event)
-        except _OtherVersion:
-            await self._send_error_response(505)
-            await self.send(Closed())
-        else:
-            await self.tell()
+        await super().handle(event)
+        await self.tell()
 
     @property
     def is_whole(self) -> bool:
@@ -63,21 +69,63 @@ class Http1(H11Protocol):
         """
         if self.no_more and self.is_whole and self.stream is not None and self.stream is not self._told:
             self._told = self.stream
-            await self.stream.app_put({"type": "http.disconnect"})  # type: ignore[misc]
+            await self.stream.app_put({"type": "http.disconnect"})
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        """As there; but head and body are one write, where they come together."""
+        answer = self.connection.answer
+        try:
+            match event:
+                case Response():
+                    self._head = answer.head(event.status_code, [*event.headers, _date(int(time.time()))])
+                    asyncio.get_running_loop().call_soon(self._send_head_alone)
+                case Body():
+                    await self.send(RawData(self._take_head() + answer.data(event.data)))
+                case EndBody():
+                    await self.send(RawData(self._take_head() + answer.end()))
+                case StreamClosed():
+                    await self._maybe_recycle()
+        except h11.LocalProtocolError:
+            if self.connection.their_state is not h11.ERROR:  # else it was answered already
+                raise
+
+    def _take_head(self) -> bytes:
+        head, self._head = self._head, b""
+        return head
+
+    def _send_head_alone(self) -> None:
+        if self._head:
+            with contextlib.suppress(OSError):  # whoever sends more is told
+                self._write(self._take_head())
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        """In place of ``101`` for ``Upgrade: h2c``, and of HTTP/2 from its preface (``PRI * HTTP/2.0``) on."""
-        if event.http_version not in VERSIONS:
-            raise _OtherVersion
+        """No other protocol is changed to."""
 
     async def _create_stream(self, request: h11.Request) -> None:
         """``Upgrade`` is not followed (RFC 9110, 7.8), so that nothing goes past what a balancer looks at."""
-        if any(name == b"upgrade" for name, _ in request.headers):
-            kept = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"upgrade"]
-            request = h11.Request(
-                method=request.method, target=request.target, headers=kept, http_version=request.http_version
+        self.stream = HTTPStream(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        await self.stream.handle(
+            Request(
+                stream_id=STREAM_ID,
+                headers=[
+                    (low, value) for name, value in request.headers.raw_items() if (low := name.lower()) != b"upgrade"
+                ],
+                http_version=request.http_version.decode(),
+                method=request.method.decode().upper(),
+                raw_path=request.target,
+                state=self.connection_state,
             )
-        await super()._create_stream(request)
+        )
         if self.no_more:  # one of several that were sent at once: as soon as its body, if it has one, was handed on
             self.task_group.spawn(self.tell)
 
@@ -92,12 +140,14 @@ class Http1(H11Protocol):
             (b"cache-control", b"no-store"),
             (b"connection", b"close"),
         ]
-        headers = list(chain(own, self.config.response_headers("h11")))
-        await self._send_h11_event(h11.Response(status_code=status_code, headers=headers))
-        # The answer to HEAD has none, and h11 knows.
-        with contextlib.suppress(h11.LocalProtocolError):
-            await self._send_h11_event(h11.Data(data=body))
-        await self._send_h11_event(h11.EndOfMessage())
+        answer = self.connection.answer
+        head = answer.head(status_code, [*own, _date(int(time.time()))])
+        await self.send(RawData(head + answer.data(body) + answer.end()))
+
+
+@functools.lru_cache(1)
+def _date(second: int) -> tuple[bytes, bytes]:
+    return b"date", formatdate(second, usegmt=True).encode()
 
 
 _DETAILS = {

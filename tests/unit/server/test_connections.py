@@ -115,3 +115,86 @@ async def test_connections_that_come_at_once_are_not_begun_at_once() -> None:
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
             assert begun[0] < 75, "answered while most of them had not even been accepted"
             writer.close()
+
+
+async def test_head_and_body_are_one_write_and_a_head_alone_does_not_wait(monkeypatch: Any) -> None:
+    writes: list[bytes] = []
+    write = asyncio.StreamWriter.write
+
+    def noting(self: asyncio.StreamWriter, data: bytes) -> None:
+        writes.append(bytes(data))
+        write(self, data)
+
+    monkeypatch.setattr(asyncio.StreamWriter, "write", noting)
+    go_on = asyncio.Event()
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["path"] == "/slow":
+            await go_on.wait()
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with served(answering) as (_, address):
+        ours, theirs = socket.create_connection(address), asyncio.get_running_loop()
+        with ours:
+            ours.setblocking(False)
+            await theirs.sock_sendall(ours, REQUEST)
+            answer = await read_until(ours, b"ok")
+            assert writes == [answer]
+            writes.clear()
+            await theirs.sock_sendall(ours, REQUEST.replace(b"/ ", b"/slow "))
+            head = await read_until(ours, b"\r\n\r\n")
+            go_on.set()
+            assert await read_until(ours, b"ok") == b"ok"
+            assert writes == [head, b"ok"]
+
+
+async def read_until(connection: socket.socket, end: bytes) -> bytes:
+    received = b""
+    while not received.endswith(end):
+        received += await asyncio.get_running_loop().sock_recv(connection, 65_536)
+    return received
+
+
+async def test_an_answer_of_which_nothing_is_taken_is_broken_off(monkeypatch: Any) -> None:
+    monkeypatch.setattr(connections, "TAKEN_SECONDS", 0.1)
+    ended = asyncio.get_running_loop().create_future()
+
+    async def pouring(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        try:
+            while True:
+                await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+        except OSError as error:
+            ended.set_result(error)
+
+    async with served(pouring) as (_, address):
+        with socket.create_connection(address) as connection:
+            connection.sendall(REQUEST)
+            assert isinstance(await ended, TimeoutError)
+
+
+async def test_an_idle_connection_is_closed_when_it_is_time_and_not_before(monkeypatch: Any) -> None:
+    """One timer serves all of its requests: each puts off what is due."""
+
+    async def hello(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 4)
+    async with served(hello) as (_, address):
+        reader, writer = await asyncio.open_connection(*address)
+        for _ in range(2):
+            writer.write(REQUEST)
+            assert await reader.readuntil(b"\r\n\r\n")
+            now += 3
+            for _ in range(3):  # whatever is due by now is done
+                await asyncio.sleep(0)
+        now += 2
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from service.api.middleware import TAKEN_SECONDS
 from service.core.limits import admission
 from service.core.limits.room import CAPACITY, PATIENCE, Room, Share
 from service.core.model.cursors import PIECE
 from service.errors import RateLimited
+from service.server.connections import TAKEN_SECONDS
 
 TENANTS = ["a", "b", "c", "d"]
 
