@@ -156,6 +156,19 @@ sandbox; Docker's runtime drops it and sets no limit. ``m`` is a thousandth of a
 other; zero is no limit to Docker."""
 
 
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+IMAGE = (
+    rf"(?:(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
+)
+"""An image's reference, as registries and every runtime read it (the grammar of ``distribution/reference``)."""
+MAX_IMAGE = 512
+"""Characters of an image's reference."""
+IMAGE_REFERENCE = "image reference ([registry[:port]/]name[:tag][@digest], name in lower case)"
+"""What `IMAGE` is, for people."""
+
+
 class Resources(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The engine's own strings, such as ``"500m"`` and ``"4Gi"``; ``service.core.model.validation`` checks them."""
 
@@ -168,7 +181,7 @@ class Resources(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class CreateSandbox(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """``POST /v1/sandboxes``."""
 
-    image: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    image: Annotated[str, Meta(min_length=1, max_length=MAX_IMAGE)] | None = None
     entrypoint: Annotated[list[str], Meta(min_length=1, max_length=256)] | None = None
     env: Env | None = None
     metadata: Metadata | None = None

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from service import blocking
+from service.messages import IMAGE, IMAGE_REFERENCE, MAX_IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -286,6 +287,13 @@ def _absolute(value: Any) -> str:
     return text
 
 
+def _image(value: Any) -> str:
+    text = _text(value)
+    if len(text) > MAX_IMAGE or not re.fullmatch(IMAGE, text):
+        raise ValueError(f"an {IMAGE_REFERENCE}")
+    return text
+
+
 def _volume(value: Any) -> str:
     text = _text(value)
     kind, _, name = text.partition(":")
@@ -323,7 +331,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "bind": _bind,
     "tenants": _text,
     "secret": _text,
-    "image": _text,
+    "image": _image,
     "claim_replicas": _count("replicas"),
     "engine_networks": _networks,
     "url": _http_url("http(s)://host:port"),

@@ -16,6 +16,7 @@ from service.core.model.states import ClaimState
 from service.core.sandboxes.liveness import Liveness
 from service.core.telemetry import Telemetry
 from service.errors import OnceboxError, StoreUnavailable
+from service.messages import SandboxState
 from service.ports.engine import Engine, EngineError, SandboxInfo
 from service.ports.store import Store
 from service.settings import Settings
@@ -28,6 +29,8 @@ GRACE = 120.0
 """Seconds for which a late duplicate is left alone."""
 CLEANED = 200
 """Jobs whose fences one round cleans away at the most."""
+LEAVING = (SandboxState.STOPPING, SandboxState.TERMINATED)
+"""Of a late duplicate that need not be deleted. One that failed must: its pod is there, and its daemon may be."""
 PAGES = 100
 """Pages of the engine's list that one round reads at the most."""
 
@@ -145,7 +148,7 @@ class Sweeper:
         labels = info.metadata
         digest = labels.get(f"{RESERVED}idem")
         attempt = identity.parse_attempt(labels.get(f"{RESERVED}attempt", ""))
-        if not digest or attempt is None or not info.state.live:
+        if not digest or attempt is None or info.state in LEAVING:
             return False
         record = await self._store.get(digest)
         if record is None or record.state is not ClaimState.DONE:

@@ -230,6 +230,16 @@ async def test_a_chore_that_can_not_be_done_holds_up_no_other(core: Core, monkey
     assert tried == ["b"]
 
 
+@pytest.mark.parametrize("state", SandboxState)
+async def test_a_late_duplicate_is_deleted_whatever_its_state_unless_it_goes_by_itself(
+    core: Core, monkeypatch: pytest.MonkeyPatch, state: SandboxState
+) -> None:
+    late = msgspec.structs.replace(duplicates(await claimed(core), "b"), state=state)
+    tried = sweeping(core, monkeypatch, [late])
+    await core.sweeper.round()
+    assert tried == ([] if state in (SandboxState.STOPPING, SandboxState.TERMINATED) else ["b"])
+
+
 async def claimed(core: Core) -> str:
     """The digest of a claim that gave its first attempt up."""
     digest = "d" * 32

@@ -14,7 +14,8 @@ SERVICE = Path(__file__).parents[2] / "service"
 
 LAYERS: list[set[str]] = [
     {"service.errors", "service.context", "service.blocking", "service.log_writer"},
-    {"service.messages", "service.settings", "service.audit"},
+    {"service.messages"},
+    {"service.settings", "service.audit"},
     {"service.core.model"},
     {"service.ports", "service.tenants"},
     {"service.store", "service.engine"},

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from service.core.model.labels import is_reserved
 from service.errors import InvalidRequest, PayloadTooLarge
-from service.messages import CPU, MAX_COMMAND, MEMORY, Encoding, Resources
+from service.messages import CPU, IMAGE, IMAGE_REFERENCE, MAX_COMMAND, MEMORY, Encoding, Resources
 
 MAX_METADATA = 64
 """Metadata entries of one sandbox or job."""
@@ -19,13 +19,6 @@ MAX_ENV = 1024
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
-_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_IMAGE = re.compile(
-    rf"(?:(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
-)
-"""An image's reference, as registries and every runtime read it (the grammar of ``distribution/reference``)."""
 _VARIABLE = re.compile(r"[!-<>-~ ]+")
 """Printable ASCII but ``=``: what Kubernetes takes for the name of a variable, since 1.30."""
 _OWNER = re.compile(r"[A-Za-z0-9._@-]{1,128}")
@@ -93,10 +86,8 @@ def resources(wanted: Resources | None) -> Resources:
 
 def image(value: str | None) -> str | None:
     """An image's reference: ``[registry[:port]/]name[:tag][@digest]``."""
-    if value is not None and not _IMAGE.fullmatch(value):
-        raise InvalidRequest.of(
-            "image", "is no image reference ([registry[:port]/]name[:tag][@digest], name in lower case)"
-        )
+    if value is not None and not re.fullmatch(IMAGE, value):
+        raise InvalidRequest.of("image", f"is no {IMAGE_REFERENCE}")
     return value
 
 
