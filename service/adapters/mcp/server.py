@@ -30,7 +30,6 @@ from service.adapters.mcp.results import (
     sandbox_of,
 )
 from service.client import AsyncClient, AsyncJob, JobState, OnceboxError
-from service.messages import Stream
 
 Tool = TypeVar("Tool", bound=Callable[..., Awaitable[Any]])
 
@@ -190,7 +189,9 @@ async def _waited_for(job: AsyncJob, wait: int, context: Context) -> Job:
         info = await job.status()
     if info.state not in OVER:
         return job_of(info, advice=f"It goes on. Ask for it later: job_status with command_id {info.command_id}.")
-    streams: tuple[Stream | None, ...] = ("stdout", "stderr") if info.streams == "apart" else (None,)
+    streams: tuple[Literal["stdout", "stderr"] | None, ...] = (
+        ("stdout", "stderr") if info.streams == "apart" else (None,)
+    )
     return job_of(info, "".join([chunk for each in streams async for chunk in job.stream(each, follow=False)]))
 
 
