@@ -92,15 +92,13 @@ def test_what_was_asked_for_is_not_worked_off_when_its_callers_have_left(
     target = f"/v1/exec-jobs/{jobs['greedy']}?limit=8388608"
     with UnreadAnswers(replica.url, [target] * CALLERS, key="obx_greedy"):
         time.sleep(0.5)
-    began = time.monotonic()
     replica.ask("GET", "/v1/exec-jobs", **bearer("greedy"))
     lines = [line for line in replica.process.stderr.splitlines() if '"oncebox.access"' in line]
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE
     while len([line for line in lines if f"{jobs['greedy']}" in line and '"status":499' in line]) < CALLERS - 4:
         assert time.monotonic() < until, "they ended with their connections, not after all of it was read"
         time.sleep(0.1)
         lines = [line for line in replica.process.stderr.splitlines() if '"oncebox.access"' in line]
-    assert time.monotonic() - began < 10
 
 
 def test_a_body_that_is_not_asked_for_stays_with_its_sender(replica: Replica) -> None:

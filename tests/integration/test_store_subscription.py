@@ -9,11 +9,11 @@ from service.store import changes, open_store
 from tests.contract.store_rig import JOB, LEASE, RECORD_OUTPUT, RETENTION, StoreRig
 from tests.support.redis_server import RedisServer
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.integration
 
-WITHIN = 10.0
+WITHIN = PATIENCE
 """Seconds."""
 
 

@@ -17,13 +17,13 @@ from service.store import RedisStore, keys, open_store
 from tests.conftest import RedisStarter
 from tests.contract.store_rig import JOB, LEASE, RECORD_OUTPUT, RETENTION, StoreRig
 from tests.support.redis_server import SERVICE_NAME, RedisCluster, RedisServer, SentinelProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.integration
 
 S = ClaimState
 Opener = Callable[..., RedisStore]
-RECOVERY = 15.0
+RECOVERY = PATIENCE
 """Seconds; the Sentinel takes one of them to see that its master is gone, and some to agree with itself."""
 
 
@@ -176,7 +176,7 @@ async def test_a_slot_that_moved_is_followed(opened: Opener, tmp_path: Path) -> 
             here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target_id)
             names = here.execute_command("CLUSTER GETKEYSINSLOT", slot, 100)
             assert len(names) == 4  # claim, request, and the two lists of active jobs
-            here.execute_command("MIGRATE", target.host, target.port, "", 0, 5000, "KEYS", *names)
+            here.execute_command("MIGRATE", target.host, target.port, "", 0, round(PATIENCE * 500), "KEYS", *names)
 
             # While a slot moves, Redis refuses what takes several of its keys (TRYAGAIN).
             for answer in await asyncio.gather(*(rig.store.get(JOB) for _ in range(20)), return_exceptions=True):

@@ -44,6 +44,7 @@ class Browser:
         self._context = await started.chromium.launch_persistent_context(
             self._profile, executable_path=program, headless=True, chromium_sandbox=False, args=FLAGS
         )
+        self._context.set_default_timeout(PATIENCE * 1000)
         self.page = self._context.pages[0]
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", lambda message: self.wrong.append(message.text) if message.type == "error" else None)

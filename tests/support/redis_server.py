@@ -244,7 +244,7 @@ class RedisCluster:
                 folder / f"node{number}",
                 cluster_enabled=True,
                 cluster_port=free_port(),
-                cluster_node_timeout=2000,
+                cluster_node_timeout=30_000,
                 **options,
             )
             for number in range(masters)
