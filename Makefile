@@ -9,6 +9,7 @@ HAPROXY := $(VENV)/haproxy
 CHROMIUM := $(VENV)/chromium
 HELM := $(VENV)/helm
 SANDBOXES ?= 500
+ADAPTERS := inspect mini-swe-agent swe-rex
 
 CODE := oncebox.py service tests docs
 SERVERS := ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_HAPROXY=$(CURDIR)/$(HAPROXY)
@@ -45,7 +46,7 @@ demo: $(ONCEBOX) ## Run a command of some seconds as a job, with nothing else se
 test: $(ONCEBOX) ## Run all tests, on a real Redis server and in a real browser too
 	@tests/install-redis $(REDIS) || test "$$CI" != true
 	@tests/install-browser $(CHROMIUM) || test "$$CI" != true
-	@tests/install-adapter inspect $(VENV)/adapters/inspect || test "$$CI" != true
+	@$(MAKE) --no-print-directory -j $(ADAPTERS:%=$(VENV)/adapters/%) || test "$$CI" != true
 	ONCEBOX_TEST_REDIS_SERVER=$(CURDIR)/$(REDIS) ONCEBOX_TEST_CHROMIUM=$(CURDIR)/$(CHROMIUM) $(BIN)/pytest $(PYTEST_ARGS)
 
 coverage: $(ONCEBOX) ## Run all tests, and show which lines of the code they ran (takes longer)
@@ -108,6 +109,11 @@ check: $(ONCEBOX) ## Check format, lint, types, and that the SDK's halves are al
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/python docs/write_sync_client.py --check
+
+# Each framework that Oncebox has an adapter for, in an environment of its own.
+.PHONY: force
+$(VENV)/adapters/%: $(ONCEBOX) force
+	@tests/install-adapter $* $@
 
 format: $(ONCEBOX) ## Format the code, mend what the linter can mend, and make the SDK's synchronous half anew
 	$(BIN)/ruff format $(CODE)

@@ -6,22 +6,18 @@ import json
 import os
 import signal
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.acceptance.http_rig import Replica
-from tests.support.missing import missing
+from tests.support.adapters import FILES, Adapter
 from tests.support.processes import ManagedProcess, Spawner
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
 
-ADAPTERS = Path(__file__).parents[1] / "adapters"
-ENVIRONMENT = Path(sys.prefix) / "adapters" / "inspect"
 NOT_FOR_ROOT = {
     "test_read_file_not_allowed",
     "test_write_text_file_without_permissions",
@@ -31,23 +27,12 @@ NOT_FOR_ROOT = {
 ALL = 44
 
 
-class Evaluations:
-    """Runs Inspect against a replica of its own."""
-
-    def __init__(self, spawn: Spawner, folder: Path) -> None:
-        self.replica = Replica(spawn)
-        self.folder = folder
-        self._spawn = spawn
-
-    def start(self, *words: str, name: str) -> ManagedProcess:
-        """A program of the adapter's environment."""
-        env = {"ONCEBOX_URL": self.replica.url, "HOME": str(self.folder), "NO_COLOR": "1"}
-        program, *arguments = words
-        return self._spawn([str(ENVIRONMENT / "bin" / program), *arguments], name=name, env=env)
+class Evaluations(Adapter):
+    """Runs Inspect."""
 
     def eval(self, folder: str, *options: str) -> ManagedProcess:
         """``inspect eval``, with its log in JSON below ``folder``."""
-        task = f"{ADAPTERS / 'inspect_tasks.py'}@sums"
+        task = f"{FILES / 'inspect_tasks.py'}@sums"
         log = ("--log-dir", str(self.folder / folder), "--log-format", "json", "--display", "plain")
         return self.start("inspect", "eval", task, *log, *options, name=f"eval-{folder}")
 
@@ -57,24 +42,17 @@ class Evaluations:
         read: dict[str, Any] = json.loads(path.read_text())
         return read
 
-    def listed(self, kind: str) -> list[dict[str, Any]]:
-        """All sandboxes, or all jobs."""
-        items: list[dict[str, Any]] = self.replica.ask("GET", f"/v1/{kind}").json()["items"]
-        return items
-
 
 @pytest.fixture
 def inspect(spawn: Spawner, tmp_path: Path) -> Evaluations:
-    if not (ENVIRONMENT / "made-from.txt").exists():
-        missing("no environment with Inspect; `make test` makes one where there is a package index")
-    return Evaluations(spawn, tmp_path)
+    return Evaluations("inspect", spawn, tmp_path)
 
 
 def test_the_providers_own_self_check(inspect: Evaluations) -> None:
     report = inspect.folder / "report.xml"
     words = ["-m", "pytest", "-q", "-n", "2", "--noconftest", "-c", os.devnull, "--rootdir", str(inspect.folder)]
     words += ["-p", "no:cacheprovider", "-o", "asyncio_mode=auto", f"--junitxml={report}"]
-    check = inspect.start("python", *words, str(ADAPTERS / "self_check_inspect.py"), name="self-check")
+    check = inspect.start("python", *words, str(FILES / "self_check_inspect.py"), name="self-check")
     check.wait(timeout=360)
     cases = list(ElementTree.parse(report).iter("testcase"))
     failed = {
