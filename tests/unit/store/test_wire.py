@@ -11,6 +11,7 @@ from redis.asyncio import ConnectionPool
 from redis.exceptions import ConnectionError, NoScriptError, ReadOnlyError, ResponseError
 
 from service.errors import StoreUnavailable
+from service.store import urls
 from service.store.redis_client import RedisClient
 from service.store.urls import server
 from service.store.wire import Wire
@@ -99,17 +100,33 @@ async def test_what_is_no_reply_to_what_was_asked_ends_the_connection(data: byte
             await wire.ask([("GET", "x")])
 
 
-async def test_bytes_that_come_unasked_are_never_the_next_reply() -> None:
+@pytest.mark.parametrize("stray", [b"$5\r\nstray\r\n", b"$5\r\nst"], ids=["whole", "begun"])
+async def test_bytes_that_come_unasked_are_never_the_next_reply(stray: bytes) -> None:
+    bugs: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: bugs.append(told))
     async with redis(lambda command: b"$1\r\n%b\r\n" % command[1]) as url:
         link = RedisClient(server(url, 1), max_connections=1)
         assert await link.command("GET", "x") == b"x"
         (kept,) = link._idle
-        Stub.open[0].transport.write(b"$5\r\nstray\r\n")
+        Stub.open[0].transport.write(stray)
         async with asyncio.timeout(PATIENCE):
             while not kept.lost:
                 await asyncio.sleep(0)
         assert await link.command("GET", "y") == b"y"
         await link.close()
+    assert not bugs, "it is closed on purpose"
+
+
+async def test_a_connection_that_owes_nothing_is_not_given_up_for_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    async with wire_to(lambda _: b"+OK\r\n") as wire:
+        await wire.ask([("GET", "x")])
+        now += 2 * urls.REPLY_TIMEOUT
+        for _ in range(3):  # what is due is done
+            await asyncio.sleep(0)
+        assert await wire.ask([("GET", "x")]) == [b"OK"]
 
 
 async def test_another_servers_connections_are_left_once_a_new_master_is_known() -> None:

@@ -205,6 +205,13 @@ async def test_what_failed_is_tried_again_under_the_same_attempt(world: World) -
     assert world.sent == [(S.CLAIMED, 1, False)], "what it must know is read anew, by its owner"
 
 
+async def test_what_was_read_for_a_claim_that_was_another_s_is_read_anew(world: World) -> None:
+    await made(world, S.REFUSED)
+    assert await world.submit(order()) == (S.ACCEPTED, False)
+    assert world.asked[0] == "prepare, first", "the other's claim was not known when this was read"
+    assert world.sent == [(S.CLAIMED, 1, False)]
+
+
 async def test_two_at_once_send_once_and_have_one_answer(world: World) -> None:
     answers = await asyncio.gather(*(world.submit(order()) for _ in range(5)))
     assert len(world.sent) == 1
