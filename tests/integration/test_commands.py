@@ -248,6 +248,16 @@ async def test_a_user_who_can_not_reach_the_fences_is_told_at_once(core: Core, b
     assert (page.state, page.reason, text) == (JobState.FAILED, Reason.NO_FENCE, "")
 
 
+@pytest.mark.parametrize("word", ["none", "input", "apart"])
+async def test_a_job_that_removes_its_fence_and_says_that_nothing_ran_has_run(core: Core, box: str, word: str) -> None:
+    """The wrapper's own last line stands where its fence was, so it is told as run, its output perhaps not."""
+    find = f'd=$PWD; cd {core.settings.fence_dir} && f=$(grep -l "^pid=$PPID$" * | head -n 1) && rm "$f"'
+    command = f'{find} && : >"$d/removed" && echo "oncebox-fence $f {word}"; exit 113'
+    page, _ = await run(core, box, "wiped", command=command)
+    assert (page.state, page.exit_code) == (JobState.EXITED, 113)
+    assert await execute(core, box, "ls") == "removed\n"
+
+
 # -- words
 
 
