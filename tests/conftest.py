@@ -15,6 +15,7 @@ from tests.support.redis_server import (
     RedisServer,
     redis_executable,
 )
+from tests.support.waiting import PATIENCE
 
 # The same examples in each run, however slow the machine is; `make fuzz` looks for others.
 settings.register_profile(
@@ -77,6 +78,14 @@ def redis_server(_shared_redis_server: RedisServer) -> RedisServer:
     """A running, empty Redis: one process a test worker. It may be killed and paused, not configured."""
     _shared_redis_server.reset()
     return _shared_redis_server
+
+
+@pytest.fixture
+def patient_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores wait for Redis for as long as a machine may stand still."""
+    monkeypatch.setattr("service.store.redis_client.DEADLINE", PATIENCE)
+    for name in ("REPLY_TIMEOUT", "CONNECT_TIMEOUT"):
+        monkeypatch.setattr(f"service.store.urls.{name}", PATIENCE)
 
 
 class RedisStarter:

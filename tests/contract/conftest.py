@@ -18,6 +18,11 @@ _IN_PROCESS = ("memory", "simulated")
 _FIXTURES = {"server": "redis_server", "sentinel": "redis_sentinel", "cluster": "redis_cluster"}
 
 
+@pytest.fixture(autouse=True)
+def _patient(patient_store: None) -> None:
+    """No test here is about a Redis that does not answer."""
+
+
 @pytest.fixture(params=[*_IN_PROCESS, *(pytest.param(kind, marks=pytest.mark.integration) for kind in _FIXTURES)])
 def store_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty store of each kind."""

@@ -23,6 +23,7 @@ import pytest
 from service.core.fence import protocol, startup
 from service.core.fence.protocol import Boot
 from tests.contract.fence_commands import Case
+from tests.support.waiting import PATIENCE
 
 SIGNALS = {
     "hangup": 1,
@@ -196,11 +197,14 @@ class Shell(Place):
             time.sleep(interrupt)
             self._signal(process, signal.SIGTERM)
             timeout = 3.0
+        if timeout is not None:
+            while not output.stat().st_size and process.poll() is None:
+                time.sleep(0.01)  # a timeout counts from the first output, for a machine that is slow to begin
         try:
-            code = process.wait(timeout if timeout is not None else 30)
+            code = process.wait(timeout if timeout is not None else PATIENCE)
         except subprocess.TimeoutExpired:
             self._signal(process, signal.SIGKILL)
-            code = process.wait(10)
+            code = process.wait(PATIENCE)
         self._signal(process, signal.SIGKILL)
         return 128 - code if code < 0 else code
 
@@ -325,7 +329,7 @@ class Execd(Place):
             connection.close()
         raise AssertionError("the stream ended before the command")
 
-    def wait(self, name: str, limit: float = 30.0) -> tuple[int, int]:
+    def wait(self, name: str, limit: float = PATIENCE) -> tuple[int, int]:
         """The exit code of a command, and the size of its status."""
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:

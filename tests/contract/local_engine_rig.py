@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import ManagedProcess, Spawner
+from tests.support.waiting import PATIENCE
 
 KEY = "key-of-the-tests"
 CREATE: dict[str, Any] = {
@@ -26,7 +27,7 @@ CREATE: dict[str, Any] = {
 }
 """A body that makes a sandbox."""
 
-DEADLINE = 20.0
+DEADLINE = PATIENCE
 TERMINAL = re.compile(rb'"type":"(execution_complete|error)"|"code":')
 
 

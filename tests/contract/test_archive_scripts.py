@@ -7,6 +7,8 @@ import os
 import stat
 import subprocess
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,9 @@ NOBODY = 65534
 
 
 @pytest.fixture(params=shells())
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Place(request.param, tmp_path)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(prefix="oncebox-test-", dir="/tmp") as folder:  # no directory above it is private
+        yield Place(request.param, Path(folder))
 
 
 def tree(top: Path) -> dict[str, tuple[int, bytes | str | None]]:
@@ -118,18 +121,18 @@ def test_a_link_that_stays_inside_is_followed_to_a_directory(place: Place) -> No
     assert (place.work / "top/way").is_symlink()
 
 
-def test_the_fences_are_neither_unpacked_into_nor_packed(place: Place, tmp_path: Path) -> None:
+def test_the_fences_are_neither_unpacked_into_nor_packed(place: Place) -> None:
     (place.fences / "boot").write_text("mark")
     assert place.unpack(str(place.fences), packed(("x", {}, b"")))["end"] == "fence"
-    assert place.unpack(str(tmp_path), packed(("fences/x", {}, b"")))["end"] == "fence"
+    assert place.unpack(str(place.root.parent), packed(("fences/x", {}, b"")))["end"] == "fence"
     (place.work / "f").write_text("x")
     (place.work / f"{scripts.UPLOAD}{'0' * 32}").mkdir()
     token = "ab" * 16
-    said = place.run(scripts.PACK, str(tmp_path), token=token)
+    said = place.run(scripts.PACK, str(place.root.parent), token=token)
     if said["end"] == "tool":  # this tar leaves nothing out
         assert said["tool"] == "tar --exclude"
         return
-    with tarfile.open(fileobj=io.BytesIO(place.pack(str(tmp_path)))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(place.pack(str(place.root.parent)))) as tar:
         names = tar.getnames()
     assert "./root/work/f" in names
     assert not [name for name in names if "fences" in name or scripts.UPLOAD in name]

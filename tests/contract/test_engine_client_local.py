@@ -101,7 +101,7 @@ async def sandbox(engine: OpenSandboxEngine) -> AsyncIterator[str]:
 
 async def before_the_stream_ends(work: Callable[[], Awaitable[T]]) -> T:
     """What comes before the end of the stream, which is a second after the command's; on a busy machine at some try."""
-    for _ in range(5):
+    for _ in range(40):
         began = time.monotonic()
         found = await work()
         if time.monotonic() - began < 0.9:
@@ -164,8 +164,8 @@ async def test_a_sandbox_is_made_found_and_deleted(make: Make) -> None:
     made = await engine.create_sandbox(spec)
     assert made.state in (SandboxState.PENDING, SandboxState.RUNNING)
     assert made.metadata == metadata
-    assert made.expires_at == pytest.approx(before + 600, abs=10)
-    assert made.created_at == pytest.approx(before, abs=10)
+    assert made.expires_at == pytest.approx(before + 600, abs=PATIENCE)
+    assert made.created_at == pytest.approx(before, abs=PATIENCE)
     got = await engine.get_sandbox(made.id)
     assert got.image == "python:3.12"
     found = await engine.list_sandboxes(metadata, states=[SandboxState.RUNNING, SandboxState.PENDING])
@@ -275,7 +275,7 @@ async def test_a_job_runs_and_its_output_is_read_by_ranges(engine: OpenSandboxEn
     assert status.content == spec.command
     assert status.started_at is not None
     assert status.finished_at is not None
-    assert 0 <= status.finished_at - status.started_at < 20
+    assert 0 <= status.finished_at - status.started_at < PATIENCE
     path = engine.output_path(command)
     whole = await engine.read_file(sandbox, path, 0, 1000)
     assert sorted(whole.data) == sorted("one\ntwo\n\u00e9".encode())
@@ -303,7 +303,7 @@ async def test_an_empty_output_is_empty_and_a_missing_file_is_missing(engine: Op
 
 async def test_odd_paths(engine: OpenSandboxEngine, sandbox: str) -> None:
     path = "/tmp/a b&c=d?#%41\u00e9"
-    result = await engine.run_short(sandbox, f"printf x > '{path}'", timeout=10)
+    result = await engine.run_short(sandbox, f"printf x > '{path}'", timeout=60)
     assert result.exit_code == 0
     assert (await engine.read_file(sandbox, path, 0, 10)).data == b"x"
     await engine.remove_files(sandbox, [path])
@@ -335,17 +335,17 @@ async def test_a_killed_command_says_by_which_signal(make: Make, name: str, expe
 
 
 async def test_a_timeout_looks_like_a_kill(engine: OpenSandboxEngine, sandbox: str) -> None:
-    command = await engine.submit(sandbox, CommandSpec(command="echo a; sleep 30", timeout=0.3))
+    command = await engine.submit(sandbox, CommandSpec(command="echo a; sleep 600", timeout=1))
     status = await ended(engine, sandbox, command)
     assert status.signal == 9
     assert status.started_at is not None
     assert status.finished_at is not None
-    assert 0.2 < status.finished_at - status.started_at < 5
+    assert 0.9 < status.finished_at - status.started_at < PATIENCE
     assert (await engine.read_file(sandbox, engine.output_path(command), 0, 10)).data == b"a\n"
 
 
 async def test_an_interrupt_and_its_refusals(engine: OpenSandboxEngine, sandbox: str) -> None:
-    command = await engine.submit(sandbox, CommandSpec(command="sleep 60", timeout=60))
+    command = await engine.submit(sandbox, CommandSpec(command="sleep 600", timeout=600))
     await until(lambda: engine.status(sandbox, command))
     await engine.interrupt(sandbox, command)
     assert (await ended(engine, sandbox, command)).signal == 15
@@ -380,7 +380,7 @@ async def test_what_never_started_is_said_to(engine: OpenSandboxEngine, sandbox:
 
 async def events(engine: Engine, sandbox: str, command: str, timeout: float = 30) -> list[CommandEvent]:
     spec = CommandSpec(command=command, timeout=timeout)
-    return [each async for each in engine.stream(sandbox, spec, silence=9)]
+    return [each async for each in engine.stream(sandbox, spec, silence=PATIENCE)]
 
 
 async def test_a_stream_ends_with_the_exit(engine: OpenSandboxEngine, sandbox: str) -> None:
@@ -405,20 +405,23 @@ async def test_a_stream_completes(engine: OpenSandboxEngine, sandbox: str) -> No
 
 
 async def test_a_stream_of_a_killed_command_says_so(engine: OpenSandboxEngine, sandbox: str) -> None:
-    found = await events(engine, sandbox, "sleep 30", timeout=0.3)
+    found = await events(engine, sandbox, "sleep 600", timeout=0.3)
     assert (found[-1].exit_code, found[-1].text) == (-1, "signal: killed")
 
 
 async def test_output_comes_as_it_is_printed(engine: OpenSandboxEngine, sandbox: str) -> None:
-    spec = CommandSpec(command="for i in 1 2 3; do echo $i; sleep 0.5; done", timeout=30)
-    stream = engine.stream(sandbox, spec, silence=9)
-    times = [time.monotonic() async for event in stream if event.type == "stdout"]
-    assert times[2] - times[0] > 0.6
+    spec = CommandSpec(command="for i in 1 2 3; do echo $i; until [ -e $i ]; do sleep 0.05; done; done", timeout=60)
+    seen = []
+    async for event in engine.stream(sandbox, spec, silence=PATIENCE):
+        if event.type == "stdout":
+            seen.append(event.text)
+            await engine.run_short(sandbox, f"touch {event.text}", timeout=60)  # only now can it go on
+    assert seen == ["1", "2", "3"]
 
 
 async def test_a_reader_that_leaves_does_not_stop_the_command(engine: OpenSandboxEngine, sandbox: str) -> None:
     spec = CommandSpec(command="echo a; sleep 0.5; exit 4", timeout=30)
-    stream = engine.stream(sandbox, spec, silence=9)
+    stream = engine.stream(sandbox, spec, silence=PATIENCE)
     command = (await anext(stream)).text
     await stream.aclose()
     assert (await ended(engine, sandbox, command)).exit_code == 4
@@ -428,7 +431,7 @@ async def test_silence_is_unclear_and_the_id_is_kept(make: Make) -> None:
     engine = make("never")
     made = await engine.create_sandbox(SPEC)
     await until(lambda: answers(engine, made.id))
-    stream = engine.stream(made.id, CommandSpec(command="sleep 5", timeout=30), silence=0.5)
+    stream = engine.stream(made.id, CommandSpec(command="sleep 600", timeout=3600), silence=2)
     assert (await anext(stream)).type == "init"
     with pytest.raises(Unclear) as caught:
         assert [each async for each in stream if each.type != "ping"] == []
@@ -437,11 +440,11 @@ async def test_silence_is_unclear_and_the_id_is_kept(make: Make) -> None:
 
 
 async def test_small_commands(engine: OpenSandboxEngine, sandbox: str) -> None:
-    result = await engine.run_short(sandbox, "echo a; echo; echo b; echo no >&2; exit 4", timeout=10)
+    result = await engine.run_short(sandbox, "echo a; echo; echo b; echo no >&2; exit 4", timeout=60)
     assert (result.exit_code, result.stdout) == (4, "a\n\nb")
-    assert (await engine.run_short(sandbox, "kill -9 $$", timeout=10)).exit_code == 137
-    assert (await engine.run_short(sandbox, "sleep 20", timeout=0.5)).exit_code == 137
-    long = await engine.run_short(sandbox, "head -c 200000 /dev/zero | tr '\\0' x | fold -w 100", timeout=10)
+    assert (await engine.run_short(sandbox, "kill -9 $$", timeout=60)).exit_code == 137
+    assert (await engine.run_short(sandbox, "sleep 600", timeout=0.5)).exit_code == 137
+    long = await engine.run_short(sandbox, "head -c 200000 /dev/zero | tr '\\0' x | fold -w 100", timeout=60)
     assert len(long.stdout) == 65536
     assert long.exit_code == 0
 
@@ -450,7 +453,7 @@ async def test_small_commands(engine: OpenSandboxEngine, sandbox: str) -> None:
 
 
 async def test_a_dead_daemon(engine: OpenSandboxEngine, sandbox: str, engine_url: str) -> None:
-    command = await engine.submit(sandbox, CommandSpec(command="sleep 60", timeout=60))
+    command = await engine.submit(sandbox, CommandSpec(command="sleep 600", timeout=600))
     await order(engine_url, f"sandboxes/{sandbox}/execd", {"action": "kill"})
     assert not await answers(engine, sandbox)
     for call in (engine.status(sandbox, command), engine.submit(sandbox, CommandSpec(command="true", timeout=5))):
@@ -470,7 +473,7 @@ async def test_a_lost_reply_is_unclear_and_nothing_is_sent_again(
 ) -> None:
     await order(engine_url, "faults", {"submit_reply": reply})
     with pytest.raises(Unclear) as caught:
-        await engine.submit(sandbox, CommandSpec(command="echo run >> runs; sleep 1", timeout=5))
+        await engine.submit(sandbox, CommandSpec(command="echo run >> runs; sleep 1", timeout=60))
     assert (caught.value.command is not None) == known
     if reply != "drop_before":
         await until(lambda: ran_once(engine, sandbox))
@@ -478,7 +481,7 @@ async def test_a_lost_reply_is_unclear_and_nothing_is_sent_again(
 
 
 async def ran_once(engine: Engine, sandbox: str) -> bool:
-    return (await engine.run_short(sandbox, "cat runs 2>/dev/null", timeout=10)).stdout == "run"
+    return (await engine.run_short(sandbox, "cat runs 2>/dev/null", timeout=60)).stdout == "run"
 
 
 async def test_a_create_whose_reply_is_lost_is_sent_once(make: Make, engine_url: str) -> None:
@@ -510,7 +513,7 @@ async def test_many_submits_do_not_pile_up_connections(make: Make) -> None:
 
     await asyncio.gather(*(some() for _ in range(10)))
     assert len(engine._transport._draining) <= 32
-    await until(lambda: not engine._transport._draining, timeout=4)
+    await until(lambda: not engine._transport._draining)
     assert not engine._transport._single.in_use
     await engine.delete_sandbox(made.id)
 

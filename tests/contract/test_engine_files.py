@@ -58,7 +58,7 @@ class Site:
         return f"{self.directory}/{name}"
 
     async def sh(self, command: str) -> str:
-        return (await self.engine.run_short(self.sandbox, f"cd {self.directory}; {command}", timeout=20)).stdout
+        return (await self.engine.run_short(self.sandbox, f"cd {self.directory}; {command}", timeout=60)).stdout
 
     async def write(self, name: str, data: bytes, **more: object) -> None:
         await self.engine.upload(self.sandbox, self.at(name), data, length=len(data), **more)  # type: ignore[arg-type]
@@ -311,7 +311,7 @@ async def test_a_fifo_blocks(site: Site) -> None:
     ):
         assert await raised(call) in (Unclear, FileMissing)
     # The one that was left is still there: it writes as soon as somebody reads.
-    assert await site.sh("timeout 10 cat fifo") == "x"
+    assert await site.sh("timeout 60 cat fifo") == "x"
 
 
 async def test_a_part_of_a_listing_is_no_listing(site: Site) -> None:
@@ -329,14 +329,14 @@ needs_root = pytest.mark.skipif(not ROOT, reason="only a daemon that runs as roo
 @needs_root
 async def test_a_command_runs_as_its_user(site: Site) -> None:
     async def ids(**user: int) -> str:
-        return (await site.engine.run_short(site.sandbox, "id -u; id -g; id -G", timeout=10, **user)).stdout  # type: ignore[arg-type]
+        return (await site.engine.run_short(site.sandbox, "id -u; id -g; id -G", timeout=60, **user)).stdout  # type: ignore[arg-type]
 
     assert await ids(uid=4242) == "4242\n0\n0"
     assert await ids(uid=4242, gid=4343) == "4242\n4343\n4343"
     assert (await ids(uid=1)).splitlines()[:2] == ["1", "1"]
     await site.engine.set_permissions(site.sandbox, site.directory, mode=0o777)
     path = site.at("hers")
-    await site.engine.run_short(site.sandbox, f"umask 077; echo x >{path}", timeout=10, uid=4242, gid=4343)
+    await site.engine.run_short(site.sandbox, f"umask 077; echo x >{path}", timeout=60, uid=4242, gid=4343)
     about = await site.engine.file_info(site.sandbox, path)
     assert (about.owner, about.group, about.mode) == ("4242", "4343", 0o600)
 

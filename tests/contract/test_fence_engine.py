@@ -24,6 +24,7 @@ from tests.contract.fence_startups import NO_PATH, STARTS, Start, compare, here
 from tests.contract.local_engine_rig import BWRAP_MISSING, RunningEngine, RunningSandbox
 from tests.support.ports import free_port
 from tests.support.processes import Spawner
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.acceptance
 
@@ -159,7 +160,7 @@ def real_daemon(spawn: Spawner, program: str, env: dict[str, str], directory: st
     port = free_port()
     process = spawn([program, "--port", str(port)], name=f"execd-{port}", env=env)
     execd = Execd(f"http://127.0.0.1:{port}", directory)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while not answers(execd):
         assert time.monotonic() < deadline, process
         time.sleep(0.02)

@@ -14,6 +14,7 @@ import pytest
 from service.core.fence import protocol, scripts
 from service.core.fence.protocol import MERGED, Fence, Look, Marker, Streams
 from tests.contract.fence_rig import EACH, Ended, Shell, boot_mark, fenced, shell_of
+from tests.support.waiting import PATIENCE
 
 RANDOM = "1" * 32
 AGES_AGO = 5_000_000
@@ -101,7 +102,7 @@ def started(shell: Shell, command: str) -> subprocess.Popen[bytes]:
     """A fenced command that has begun."""
     text, env = fenced(shell, f"echo begun >{shell.home}/begun; {command}", shell.token, boot=mark(shell))
     process, _ = shell.start(text, env)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not (shell.home / "begun").exists():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -395,9 +396,9 @@ def test_a_void_that_dies_half_way_counts_for_nothing(shell: Shell, monkeypatch:
 
 
 def test_a_living_run_is_found_and_only_that(shell: Shell) -> None:
-    process = started(shell, "sleep 9")
+    process = started(shell, "sleep 600")
     for text in (protocol.end, protocol.look):  # our own commands about this token, in the middle of their work
-        shell.start(f"{text(shell.directory, shell.token)}".replace("find_token", "sleep 9; find_token", 1))
+        shell.start(f"{text(shell.directory, shell.token)}".replace("find_token", "sleep 600; find_token", 1))
     seen = look(shell)
     assert seen.processes == (process.pid,)
     assert seen.fence is not None
@@ -411,7 +412,7 @@ def test_a_run_that_outlived_its_daemon_is_ended_with_its_group(shell: Shell, mo
     child = shell.home / "child"
     process = started(shell, f"trap 'echo bye' TERM; (trap '' TERM; sleep 60) & echo $! >{child}; sleep 60")
     assert end(shell) == "ended"
-    assert process.wait(30) in (0, 143)
+    assert process.wait(PATIENCE) in (0, 143)
     assert dead(int(child.read_text()))
     assert end(shell) == "gone"
     assert look(shell).alive is False
@@ -422,7 +423,7 @@ def test_a_run_that_ignores_sigterm_is_killed_after_three_seconds(shell: Shell) 
     begin = time.monotonic()
     assert end(shell) == "ended"
     assert time.monotonic() - begin > 2.9
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_what_can_still_be_found_after_sigkill_has_not_ended(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,7 +433,7 @@ def test_what_can_still_be_found_after_sigkill_has_not_ended(shell: Shell, monke
     assert end(shell) == "error"
     monkeypatch.undo()
     assert end(shell) == "ended"
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_the_end_is_waited_for_with_all_that_the_first_process_left(
@@ -459,7 +460,7 @@ def test_a_pid_that_is_anothers_by_now_is_left_alone(shell: Shell) -> None:
 def test_ending_a_run_that_lost_its_fence(shell: Shell) -> None:
     process = started(shell, f"rm -f {fence_file(shell)}; sleep 60")
     assert end(shell) == "ended"
-    assert process.wait(5) == 143
+    assert process.wait(PATIENCE) == 143
 
 
 # -- cleaning

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +23,9 @@ NOBODY = 65534
 
 
 @pytest.fixture(params=shells())
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Place(request.param, tmp_path)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(prefix="oncebox-test-", dir="/tmp") as folder:  # no directory above it is private
+        yield Place(request.param, Path(folder))
 
 
 @pytest.fixture
@@ -65,12 +67,12 @@ def test_all_of_them_are_listed_by_the_bytes_of_their_names_in_pages_of_any_size
     assert next(file for file in whole if file.path_base64).path == "/d/\ufffd\ufffd"
 
 
-def test_the_fences_and_what_uploads_have_under_way_are_not_listed(place: Place, tmp_path: Path) -> None:
+def test_the_fences_and_what_uploads_have_under_way_are_not_listed(place: Place) -> None:
     (place.work / f"{scripts.UPLOAD}{'0' * 32}").mkdir()
     (place.work / "seen").touch()
     assert [file.path for file in place.list()] == ["/d/seen"]
-    assert "/d/fences" not in [file.path for file in place.list(str(tmp_path))]
-    assert "/d/root" in [file.path for file in place.list(str(tmp_path))]
+    assert "/d/fences" not in [file.path for file in place.list(str(place.root.parent))]
+    assert "/d/root" in [file.path for file in place.list(str(place.root.parent))]
 
 
 def test_an_empty_directory_has_an_empty_list(place: Place) -> None:

@@ -52,7 +52,7 @@ async def test_an_engine_that_lives_loses_nothing_to_another_on_its_root(spawn: 
     second = RunningEngine(spawn, root=tmp_path)
     assert sandbox.read("/workspace/file").body == b"mine"
     first.process.kill()
-    await eventually(lambda: len(runs(tmp_path)) == 1, timeout=20)
+    await eventually(lambda: len(runs(tmp_path)) == 1)
     assert second.create().state() == "Running"
 
 

@@ -23,12 +23,13 @@ import pytest
 
 from tests.contract.local_engine_rig import KEY, Answer, RunningEngine, RunningSandbox, call, objects
 from tests.support.processes import Spawner
+from tests.support.waiting import PATIENCE
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "engine_transcripts"
 IMMEDIATE = 0.5
 """Seconds below which an answer is immediate; above, the real engine did something that takes its time."""
 
-EVENTUALLY = 8.0
+EVENTUALLY = PATIENCE
 """Seconds in which a read must show what the recording shows: the recording's own waits are not in it."""
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z?")
@@ -213,11 +214,21 @@ def differences(exchange: dict[str, Any], answer: Answer, replay: Replay) -> lis
         found += compare_stream(exchange, answer, replay, allowed)
     elif not allowed.body:
         found += compare_body(exchange, answer, replay, allowed)
-    if not allowed.timing:
-        for name, live in (("head_after_s", answer.head_after), ("end_after_s", answer.end_after)):
-            if not same_timing(exchange[name], live):
-                found.append(f"{name} {live:.3f}, recorded {exchange[name]:.3f}")
     return found
+
+
+def at_other_times(exchange: dict[str, Any], answer: Answer, replay: Replay) -> list[str]:
+    """What came earlier or later than recorded."""
+    if replay.exceptions.get(exchange["name"], NOTHING).timing:
+        return []
+    times = [("head_after_s", exchange["head_after_s"], answer.head_after)]
+    times += [("end_after_s", exchange["end_after_s"], answer.end_after)]
+    if "chunks" in exchange and answer.status == 200:
+        last = exchange["chunks"][-1][0]
+        times += [
+            ("open after its last event", exchange["end_after_s"] - last, answer.end_after - answer.chunks[-1][0])
+        ]
+    return [f"{name} {live:.3f}, recorded {was:.3f}" for name, was, live in times if not same_timing(was, live)]
 
 
 def compare_headers(exchange: dict[str, Any], answer: Answer, replay: Replay) -> list[str]:
@@ -273,9 +284,6 @@ def compare_stream(exchange: dict[str, Any], answer: Answer, replay: Replay, all
     framed = raw.endswith("\n\n")
     if answer.body.endswith(b"\n\n") != framed or answer.body.count(b"\n\n") != len(live) - (not framed):
         found.append("the frames are not bare objects with an empty line behind each")
-    last = exchange["chunks"][-1][0]
-    if not same_timing(exchange["end_after_s"] - last, answer.end_after - answer.chunks[-1][0]):
-        found.append(f"open for {answer.end_after - answer.chunks[-1][0]:.3f} s after its last event")
     return found
 
 
@@ -287,8 +295,12 @@ def same_timing(recorded: float, live: float) -> bool:
 
 
 def replay_all(exchanges: list[dict[str, Any]], replay: Replay, patient: Callable[[dict[str, Any]], bool]) -> None:
-    """Send all, in order; every difference is reported. `patient`: reads that may need a moment to be as recorded."""
+    """Send all, in order; every difference is reported. `patient`: reads that may need a moment to be as recorded.
+
+    A machine that stands still now and then brings some at other times, but not one in ten.
+    """
     wrong: list[str] = []
+    times: list[str] = []
     for exchange in exchanges:
         if exchange["status"] is None:
             with pytest.raises(TimeoutError):
@@ -296,13 +308,16 @@ def replay_all(exchanges: list[dict[str, Any]], replay: Replay, patient: Callabl
             continue
         deadline = time.monotonic() + EVENTUALLY
         while True:
-            answer = replay.request(exchange, timeout=30.0)
+            answer = replay.request(exchange, timeout=PATIENCE)
             found = differences(exchange, answer, replay)
             if not found or not patient(exchange) or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
         wrong += [f"{exchange['name']}: {each}" for each in found]
+        if at := at_other_times(exchange, answer, replay):
+            times.append(f"{exchange['name']}: {at}")
     assert not wrong, "\n".join(wrong)
+    assert len(times) <= 1 + len(exchanges) // 10, "\n".join(times)
 
 
 @pytest.fixture(params=["auto"])

@@ -12,7 +12,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -71,12 +70,12 @@ class Silent(SdkServer):
 
 
 def test_a_silent_connection_is_noticed() -> None:
-    with serving(Silent(FakeService({}))) as server, Client(server.url, timeout=0.2, deadline=0.5) as client:
-        began = time.monotonic()
-        with pytest.raises(ConnectionFailed, match="no answer in time"):
-            client.sandbox("sb-1").refresh()
-        assert time.monotonic() - began < 10
-        assert len(server.seen) >= 1
+    with (
+        serving(Silent(FakeService({}))) as server,
+        Client(server.url, timeout=0.2, deadline=0.5) as client,
+        pytest.raises(ConnectionFailed, match="no answer in time"),
+    ):
+        client.sandbox("sb-1").refresh()
 
 
 async def test_a_silent_connection_is_noticed_by_the_asynchronous_client_too() -> None:

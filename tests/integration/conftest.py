@@ -22,7 +22,9 @@ def tenants_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[s
 
 
 @pytest.fixture
-async def tenants(tenants_engine: tuple[str, Path], redis_server: RedisServer) -> AsyncIterator[TenantsRig]:
+async def tenants(
+    tenants_engine: tuple[str, Path], redis_server: RedisServer, patient_store: None
+) -> AsyncIterator[TenantsRig]:
     """No replicas yet, an empty Redis and an empty engine."""
     url, root = tenants_engine
     async with tenants_rig(url, redis_server.url, root) as built:
@@ -50,7 +52,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 
 @pytest.fixture
-async def here(engine: tuple[str, str], redis_server: RedisServer) -> AsyncIterator[Rig]:
+async def here(engine: tuple[str, str], redis_server: RedisServer, patient_store: None) -> AsyncIterator[Rig]:
     """No replicas yet, and an empty Redis."""
     url, root = engine
     async with rig(url, redis_server.url, root) as built:
