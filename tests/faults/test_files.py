@@ -55,12 +55,21 @@ class Uploads:
     async def check(self, url: str, name: str, status: int) -> None:
         """What a PUT with this status has left; and the same again completes it."""
         self.tally.tries += 1
-        found, content = await self.ask("GET", url, name)
+        found, content = await self.read(url, name)
         if found != 200 or content not in (OLD, NEW) or (status in (200, 201) and content != NEW):
             self.tally.wrong("lost", f"{name}: {status}, then {found} with {len(content)} bytes")
         await self.put(url, name, NEW)
-        if (await self.ask("GET", url, name))[1] != NEW:
+        if (await self.read(url, name))[1] != NEW:
             self.tally.wrong("lost", f"{name} again")
+
+    async def read(self, url: str, name: str) -> tuple[int, bytes]:
+        """A GET until it is answered with something else than "try again"."""
+        for _ in range(50):
+            status, content = await self.ask("GET", url, name)
+            if status not in (0, 503):
+                break
+            await asyncio.sleep(0.2)
+        return status, content
 
     async def hidden(self, url: str) -> int:
         """Directories of uploads in the working directory."""
