@@ -14,6 +14,7 @@ from tests.bench import results
 from tests.load.report import answers
 from tests.load.run import Run, run
 from tests.load.verdict import latencies
+from tests.simulation import history
 from tests.support.processes import end_in_order
 
 BUILD = Path("build")
@@ -45,6 +46,7 @@ def main() -> int:
     show(done)
     BUILD.mkdir(exist_ok=True)
     BUILD.joinpath("load.html").write_text(done.html())
+    history.write(BUILD / "load.jsonl", done.history)
     BUILD.joinpath("load.json").write_text(done.json())
     if sandboxes >= FULL:
         results.record("load", {"sandboxes": sandboxes, **json.loads(done.json())})

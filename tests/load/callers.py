@@ -85,7 +85,7 @@ class Callers:
             self._one_begun()
 
     async def _job(self, number: int, sandbox: AsyncSandbox, job: Job, *, first: bool) -> None:
-        submitted = await sandbox.submit(job.command(self.ledger), timeout=1800, idempotency_key=job.mark)
+        submitted = await sandbox.submit(job.command(self.ledger, sandbox.id), timeout=1800, idempotency_key=job.mark)
         self.ids[job.mark] = submitted.id
         self._moved("to come", "running")
         if first:
@@ -99,7 +99,7 @@ class Callers:
     async def _follow(self, handle: AsyncJob, job: Job, who: str) -> None:
         output = io.BytesIO()
         try:
-            async with asyncio.timeout(job.seconds + SLACK):
+            async with asyncio.timeout(job.seconds + SLACK * self.plan.scale):
                 result = await handle.output_to(output)
         except TimeoutError:
             self.outcomes.append(Outcome(job.mark, who, "hung", hung=True))

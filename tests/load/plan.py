@@ -20,9 +20,13 @@ class Job:
     seconds: float
     """How long it takes on an idle machine."""
 
-    def command(self, ledger: str) -> str:
-        """For the sandbox's shell."""
-        return f"echo {self.mark} >> {shlex.quote(ledger)}; {self.script}; exit {self.exit_code}"
+    def command(self, ledger: str, sandbox: str) -> str:
+        """For the sandbox's shell: it writes its start and its end down as well (`tests.chaos.recorder`)."""
+        file = shlex.quote(ledger)
+        return (
+            f'echo "start {self.mark} $$ {sandbox} 0 $(date +%s.%N)" >>{file}; {self.script}; '
+            f'echo "end {self.mark} $$ {self.exit_code} $(date +%s.%N)" >>{file}; exit {self.exit_code}'
+        )
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,11 @@ class Plan:
 
     sandboxes: int
     pace: float
+
+    @property
+    def scale(self) -> float:
+        """How much more than 500 sandboxes, which the bounds of a run are for."""
+        return max(1.0, self.sandboxes / 500)
 
     @staticmethod
     def of(sandboxes: int) -> "Plan":

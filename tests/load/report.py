@@ -82,7 +82,7 @@ def _curves(journal: Journal, callers: Callers, sampler: Sampler) -> list[str]:
         "<h2>Jobs, as their callers see them</h2>",
         charts.lines(states, unit="jobs", marks=marks, stacked=True),
         f"<h2>What the engine is asked, a second (mean of the last {WINDOW:.0f} s)</h2>",
-        charts.lines(rates, unit="requests a second", marks=marks, limit=ENGINE_LIMIT),
+        charts.lines(rates, unit="requests a second", marks=marks, limit=ENGINE_LIMIT * callers.plan.scale),
         "<h2>How long callers wait</h2>",
         _latency_table(journal, callers),
         "<h2>Every request but long polls (red: an error, or no answer)</h2>",

@@ -6,21 +6,21 @@ import os
 import platform
 import random
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.load import callers as calling
-from tests.load import report, troubles, verdict
+from tests.load import recording, report, troubles, verdict
 from tests.load.callers import Callers
 from tests.load.plan import SEED, Plan
 from tests.load.recording import Journal
 from tests.load.sampling import Sampler
+from tests.simulation.history import AnyEvent
 from tests.support.stack import Stack
 
 RUN_SECONDS = 840.0
-"""A run that takes longer has hung."""
+"""A run of 500 sandboxes that takes longer has hung; more may take as much longer."""
 RAMP_SECONDS = 400.0
 PROGRESS_SECONDS = 10.0
 IDLE_CONNECTIONS = 20
@@ -38,6 +38,7 @@ class Run:
     sampler: Sampler
     found: list[verdict.Check]
     facts: dict[str, Any]
+    history: list[AnyEvent]
 
     @property
     def title(self) -> str:
@@ -73,9 +74,9 @@ async def _measured(stack: Stack, ledger: Path, callers: Callers, sampler: Sampl
     ramped = troubled = ended = float("inf")
     idle = [0]
     try:
-        async with asyncio.timeout(RUN_SECONDS):
+        async with asyncio.timeout(RUN_SECONDS * plan.scale):
             calls = asyncio.create_task(callers.run())
-            await asyncio.wait_for(callers.ramped.wait(), RAMP_SECONDS)
+            await asyncio.wait_for(callers.ramped.wait(), RAMP_SECONDS * plan.scale)
             ramped = journal.now()
             journal.note("every sandbox is there, its first job under way")
             dropping = asyncio.create_task(troubles.idle_connections(stack, journal, IDLE_CONNECTIONS))
@@ -92,9 +93,8 @@ async def _measured(stack: Stack, ledger: Path, callers: Callers, sampler: Sampl
         await asyncio.gather(*beside, return_exceptions=True)
     jobs = list(plan.all())
     again = await _asked_again(stack, callers)
-    found = verdict.checks(
-        jobs, _read(ledger), callers, journal, sampler, ramped, ended, again, (idle[0], IDLE_CONNECTIONS)
-    )
+    history = recording.history(journal, sampler, plan, troubled, _read(ledger))
+    found = verdict.checks(jobs, history, callers, journal, sampler, ramped, ended, again, (idle[0], IDLE_CONNECTIONS))
     outlived = any(each.states.get("running") for each in sampler.samples if each.at > troubled)
     facts = {
         "jobs": len(jobs),
@@ -107,7 +107,7 @@ async def _measured(stack: Stack, ledger: Path, callers: Callers, sampler: Sampl
         "processor seconds": {each.name: round(each.cpu_seconds(), 1) for each in stack.services},
         "machine": machine(),
     }
-    return Run(plan, journal, callers, sampler, found, facts)
+    return Run(plan, journal, callers, sampler, found, facts, history)
 
 
 async def _asked_again(stack: Stack, callers: Callers) -> list[str]:
@@ -136,10 +136,10 @@ async def _progress(callers: Callers, sampler: Sampler) -> None:
         )
 
 
-def _read(ledger: Path) -> Counter[str]:
+def _read(ledger: Path) -> str:
     with contextlib.suppress(FileNotFoundError):
-        return Counter(ledger.read_text().split())
-    return Counter()
+        return ledger.read_text()
+    return ""
 
 
 def machine() -> str:
