@@ -241,7 +241,7 @@ BROKEN: Sequence[tuple[str, str, list[AnyEvent]]] = [
     ("everything_settles", "running without a process", [submit(1), ran(2), Quiet(at=9), saw(70, "running")]),
     ("everything_settles", "no answer", [Quiet(at=9), submit(70, status=0)]),
     ("everything_settles", "an answer that asks for patience", [Quiet(at=9), submit(70, **SENT_AWAY)]),
-    ("nothing_stays_for_ever", "an active claim", [kept(kind="claim", state="running")]),
+    ("nothing_stays_for_ever", "an active claim", [kept(kind="claim", state="running", of="cmd_1")]),
     ("nothing_stays_for_ever", "a claim without an end", [kept(kind="claim", state="closed", ends=None)]),
     ("nothing_stays_for_ever", "an entry of a list", [kept(kind="list")]),
     *(("nothing_stays_for_ever", f"a {kind}", stays(kind))
@@ -326,7 +326,8 @@ RIGHT: Sequence[tuple[str, str, list[AnyEvent]]] = [
     ("everything_settles", "a long command", [submit(1), ran(2, until=200.0), Quiet(at=9), saw(70, "running")]),
     ("everything_settles", "not yet", [submit(1), ran(2), Quiet(at=9), saw(60, "unknown", reason="outcome_unknown")]),
     ("nothing_stays_for_ever", "what ends by itself", [
-        kept(kind="claim", state="closed"), kept(kind="fence"), kept(kind="key")]),
+        kept(kind="claim", state="closed"), kept(kind="claim", state="dispatched", of="digest of a sandbox's key"),
+        kept(kind="fence"), kept(kind="key")]),
     ("one_living_sandbox_a_key", "one", [SandboxMade(at=1, sandbox="s", digest="d"), living("s")]),
     ("one_living_sandbox_a_key", "without keys", [living("s", "t", digest="")]),
     ("one_living_sandbox_a_key", "another generation", [EMPTIED, living("s", "t")]),
