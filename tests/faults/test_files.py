@@ -64,12 +64,12 @@ class Uploads:
 
     async def read(self, url: str, name: str) -> tuple[int, bytes]:
         """A GET until it is answered with something else than "try again"."""
-        for _ in range(50):
+        for _ in range(49):
             status, content = await self.ask("GET", url, name)
             if status not in (0, 503):
-                break
+                return status, content
             await asyncio.sleep(0.2)
-        return status, content
+        return await self.ask("GET", url, name)
 
     async def hidden(self, url: str) -> int:
         """Directories of uploads in the working directory."""
