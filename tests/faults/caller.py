@@ -12,6 +12,7 @@ import aiohttp
 
 from service.messages import JobState
 from tests.faults.inputs import submission
+from tests.support.waiting import PATIENCE
 
 RETRIED = {409, 429, 502, 503}
 """Statuses that the contract calls passing, each with `retryable`."""
@@ -48,7 +49,7 @@ NOTHING = Answer(0, {})
 class Caller:
     """Speaks HTTP to any replica. Each request has a connection of its own and `patience` seconds in all."""
 
-    def __init__(self, *, patience: float = 30.0) -> None:
+    def __init__(self, *, patience: float = PATIENCE) -> None:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=patience),
@@ -97,7 +98,14 @@ class Caller:
         return await self.send("POST", f"{url}/v1/exec-jobs", json=job, key=key, patience=patience)
 
     async def submit_until_answered(
-        self, urls: Iterable[str], sandbox_id: str, command: str, *, key: str, timeout: int = 60, within: float = 30.0
+        self,
+        urls: Iterable[str],
+        sandbox_id: str,
+        command: str,
+        *,
+        key: str,
+        timeout: int = 60,
+        within: float = PATIENCE,
     ) -> Answer:
         """Submits again and again, to one replica after the other, as the contract tells a caller to."""
         places = itertools.cycle(list(urls))
@@ -113,7 +121,7 @@ class Caller:
         return await self.send("POST", f"{url}/v1/sandboxes", json=fields, key=key, patience=patience)
 
     async def create_until_answered(
-        self, urls: Iterable[str], *, key: str, within: float = 30.0, **fields: Any
+        self, urls: Iterable[str], *, key: str, within: float = PATIENCE, **fields: Any
     ) -> Answer:
         """Creates again and again with one key, to one replica after the other."""
         places = itertools.cycle(list(urls))
@@ -128,7 +136,7 @@ class Caller:
         """One `GET /v1/exec-jobs/{command_id}`."""
         return await self.send("GET", f"{url}/v1/exec-jobs/{command_id}" + (f"?cursor={cursor}" if cursor else ""))
 
-    async def ended(self, url: str, command_id: str, *, within: float = 30.0) -> Mapping[str, Any]:
+    async def ended(self, url: str, command_id: str, *, within: float = PATIENCE) -> Mapping[str, Any]:
         """The job, once its state is terminal and its output is read; else as it is after `within` seconds."""
         deadline = asyncio.get_running_loop().time() + within
         while True:

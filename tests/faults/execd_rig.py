@@ -16,6 +16,7 @@ from tests.faults.rig import ENGINE_KEY, Rig
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.redis_server import RedisServer
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import PATIENCE
 
 
 class OneSandbox:
@@ -129,7 +130,7 @@ class ExecdRig(Rig):
         query = urllib.parse.urlencode({"path": f"{self.place}/ledger"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"{self._execd}/files/download?{query}", timeout=10) as reply:
+            with opener.open(f"{self._execd}/files/download?{query}", timeout=PATIENCE) as reply:
                 return str(reply.read().decode())
         except urllib.error.HTTPError as error:
             error.close()

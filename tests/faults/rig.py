@@ -33,8 +33,11 @@ from tests.support.redis_server import Option, RedisServer
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import PATIENCE, eventually
 
+LONG_LEASE = 60.0
+"""Seconds of a claim's lease: longer than a living replica stands still on any machine."""
+
 LEASE = 1.0
-"""Seconds of a claim's lease: the shortest that there is, so that tests need not wait for long."""
+"""The shortest that there is: for tests in which one runs out, so that they need not wait for long."""
 
 CLAIM_WAIT = 2.0
 """Seconds that a request waits for somebody else's work."""
@@ -151,6 +154,7 @@ class Rig:
         self.caller = Caller()
         self.holds_inputs = True
         """What a command is to read is put beside the fences, which some tests take away."""
+        self.lease = LONG_LEASE
         self._spawn = spawn
         self._folder = folder
         self._engine: EngineProcess | None = None
@@ -230,7 +234,7 @@ class Rig:
         settings = {
             "ONCEBOX_REDIS_URL": f"redis://{LOOPBACK}:{redis_port}/0",
             **self.engine_settings(),
-            "ONCEBOX_LEASE": str(LEASE),
+            "ONCEBOX_LEASE": str(self.lease),
             "ONCEBOX_CLAIM_WAIT": str(CLAIM_WAIT),
             "ONCEBOX_SHUTDOWN_DELAY": "0",
             **(env or {}),

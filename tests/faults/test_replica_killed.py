@@ -2,9 +2,18 @@
 
 import asyncio
 
+import pytest
+
 from tests.faults.caller import Answer
-from tests.faults.rig import Replica, Rig
+from tests.faults.rig import LEASE, Replica, Rig
 from tests.faults.tally import SETTLED_WITHIN, Tally, batches, tries
+
+
+@pytest.fixture
+def rig(rig: Rig) -> Rig:
+    rig.lease = LEASE
+    return rig
+
 
 AT_ONCE = 10
 """Submissions that one kill meets."""

@@ -5,8 +5,9 @@ import itertools
 
 import pytest
 
-from tests.faults.rig import Replica, Rig
+from tests.faults.rig import LEASE, Replica, Rig
 from tests.faults.tally import Tally, tries
+from tests.support.waiting import PATIENCE
 
 
 class Load:
@@ -31,7 +32,7 @@ class Load:
         for number in self._numbers:
             mark = f"m{number}"
             answer = await self._rig.caller.submit_until_answered(
-                urls, self._sandbox_id, self._rig.command(mark), key=mark, within=60
+                urls, self._sandbox_id, self._rig.command(mark), key=mark, within=PATIENCE
             )
             self.jobs[mark] = answer.command_id if answer.status == 202 else None
             if self._enough:
@@ -41,7 +42,7 @@ class Load:
 async def roll(replica: Replica) -> None:
     """Stops a replica as an operator does, and starts it anew."""
     replica.signal_to_stop()
-    assert await asyncio.to_thread(replica.process.wait, timeout=40) == 0
+    assert await asyncio.to_thread(replica.process.wait) == 0
     await replica.start()
 
 
@@ -114,7 +115,7 @@ async def test_claims_that_sent_nothing_are_given_back_at_the_end_of_the_grace(r
 
     assert not rig.runs()
     answers = await asyncio.gather(
-        *(rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(m), key=m, within=20) for m in marks)
+        *(rig.caller.submit_until_answered([other.url], sandbox_id, rig.command(m), key=m) for m in marks)
     )
     await asyncio.gather(*calls)
     await tally.audit(
@@ -125,7 +126,8 @@ async def test_claims_that_sent_nothing_are_given_back_at_the_end_of_the_grace(r
 
 @pytest.mark.parametrize("point", ["after_claim", "before_settle"])
 async def test_a_second_sigterm_ends_at_once(rig: Rig, point: str) -> None:
-    await rig.start(replicas=1)
+    rig.lease = LEASE  # what it had claimed is left to run out
+    await rig.start(replicas=1, env={"ONCEBOX_SHUTDOWN_GRACE": "3600"})
     replica = rig.replicas[0]
     sandbox_id = await rig.sandbox()
     replica.points.hold(point)
@@ -137,7 +139,7 @@ async def test_a_second_sigterm_ends_at_once(rig: Rig, point: str) -> None:
 
     replica.signal_to_stop()
 
-    assert await asyncio.to_thread(replica.process.wait, timeout=2) == 1
+    assert await asyncio.to_thread(replica.process.wait) == 1
     assert (await call).status == 0
     replica.points.forget()
     await replica.start()
