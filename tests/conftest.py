@@ -1,5 +1,6 @@
 """Fixtures that tests of every layer use. What they stand on is in `tests/support`."""
 
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -17,11 +18,17 @@ from tests.support.redis_server import (
 )
 from tests.support.waiting import PATIENCE
 
-# The same examples in each run, however slow the machine is; `make fuzz` looks for others.
+LONG_RUNS = ("ONCEBOX_TEST_FUZZ_SECONDS", "ONCEBOX_TEST_FAULTS_REPORT")
+"""What `make fuzz` and `make faults` set, which look for other examples; in all other runs they are the same."""
+
 settings.register_profile(
-    "same", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "tests",
+    derandomize=not any(name in os.environ for name in LONG_RUNS),
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("same")
+settings.load_profile("tests")
 
 _spawner = pytest.StashKey[Spawner]()
 
