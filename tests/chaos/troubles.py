@@ -78,7 +78,7 @@ class Troubles:
                 await room.acquire()
                 name = self.rng.choice(names)
                 group.create_task(self._one(name, troubles[name], self.rng.choice((0.3, 1.5, 3.0, 8.0)), room))
-                await self._pause(self.rng.uniform(0.2, 3.0))
+                await self._pause(self.rng.choice((0.2, 1.0, 3.0, 8.0)))  # now and then everybody may work
 
     async def _one(self, name: str, trouble: Trouble, seconds: float, room: asyncio.Semaphore) -> None:
         at = self.recorder.now()

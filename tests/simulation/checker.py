@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from tests.simulation.facts import FINAL, OVER, Facts, Job, Sighting, Violation
-from tests.simulation.history import DISK_FULL, SANDBOX_DEAF, STORE_AWAY, AnyEvent, Call, Executed, Seen, Step
+from tests.simulation.history import DELETED, DISK_FULL, SANDBOX_DEAF, STORE_AWAY, AnyEvent, Call, Executed, Seen, Step
 
 Rule = Callable[[Facts], Iterator[Violation]]
 
@@ -512,6 +512,20 @@ def one_living_sandbox_a_key(facts: Facts) -> Iterator[Violation]:
         for digest, sandboxes in by_digest.items():
             if digest and len(sandboxes) > 1 and not facts.lost_store(0.0, inventory.at):
                 yield Violation("one_living_sandbox_a_key", inventory.at, f"{digest}: {', '.join(sorted(sandboxes))}")
+
+
+@_rule
+def nobodys_sandbox_is_swept(facts: Facts) -> Iterator[Violation]:
+    """README: a create "gives the same sandbox however often it is retried": only late duplicates that were never
+    handed out are deleted by themselves, after a grace.
+    """
+    given = {seen.id: call for call in reversed(facts.creates) if call.good for seen in call.seen}
+    for end in facts.ends:
+        if end.why != DELETED or end.sandbox not in given:
+            continue
+        if not any(call.what == "delete" and call.of == end.sandbox and call.at <= end.at for call in facts.calls):
+            said = f"{end.sandbox} was given to {given[end.sandbox].tenant}, and is deleted: nobody asked"
+            yield Violation("nobodys_sandbox_is_swept", end.at, said)
 
 
 # -- limits

@@ -146,6 +146,11 @@ class SandboxEnded(Event, frozen=True, kw_only=True, omit_defaults=True, tag="sa
 
     sandbox: str
     why: str = ""
+    """`DELETED`, or any other words for people."""
+
+
+DELETED = "deleted"
+"""A replica of the service asked the engine to."""
 
 
 class ContainerRestarted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="container_restarted"):

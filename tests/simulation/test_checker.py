@@ -248,6 +248,7 @@ BROKEN: Sequence[tuple[str, str, list[AnyEvent]]] = [
       for kind in ("lease", "slot", "fence", "key")),
     ("nothing_stays_for_ever", "a fence for too long", [kept(kind="fence", ends=3000.0)]),
     ("one_living_sandbox_a_key", "two", [living("s", "t")]),
+    ("nobodys_sandbox_is_swept", "given, and deleted", [create(1), SandboxEnded(at=6.0, sandbox="s", why="deleted")]),
     ("the_engine_is_asked_at_a_pace", "one job, ten times a second", reads(10, 1)),
     ("the_engine_is_asked_at_a_pace", "500 jobs, twice a second each", reads(1000, 500)),
     ("the_engine_is_asked_at_a_pace", "1000 jobs, as if there were 500 more", reads(1500, 1000)),
@@ -331,6 +332,10 @@ RIGHT: Sequence[tuple[str, str, list[AnyEvent]]] = [
     ("one_living_sandbox_a_key", "one", [SandboxMade(at=1, sandbox="s", digest="d"), living("s")]),
     ("one_living_sandbox_a_key", "without keys", [living("s", "t", digest="")]),
     ("one_living_sandbox_a_key", "another generation", [EMPTIED, living("s", "t")]),
+    ("nobodys_sandbox_is_swept", "never given", [SandboxEnded(at=6.0, sandbox="s", why="deleted")]),
+    ("nobodys_sandbox_is_swept", "its caller deletes it", [
+        create(1), saw(5, None, id="s", call={"what": "delete", "seen": (), "status": 204}),
+        SandboxEnded(at=6.0, sandbox="s", why="deleted")]),
     ("the_engine_is_asked_at_a_pace", "one job", reads(2, 1)),
     ("the_engine_is_asked_at_a_pace", "500 jobs", reads(166, 500)),
     ("the_engine_is_asked_at_a_pace", "1000 jobs", reads(333, 1000)),
