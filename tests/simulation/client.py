@@ -21,6 +21,7 @@ from service.ports.engine import (
     CommandStatus,
     EngineError,
     FileRange,
+    NoAddress,
     NotReached,
     Runtime,
     SandboxInfo,
@@ -86,6 +87,9 @@ class SimClient:
         if box is None:
             await self.get_sandbox(id)
             raise SandboxMissing("not found")
+        if not box.addressed:
+            await self.get_sandbox(id)
+            raise NoAddress("no address", code="KUBERNETES::POD_IP_NOT_AVAILABLE", status=404)
         daemon = box.daemon
         if daemon is None:
             await asyncio.sleep(self._network.at(self._host.name).latency)

@@ -242,6 +242,8 @@ class Box:
         self.full = False
         """Its disk is: files are made, and stay empty."""
         self.paused = False
+        self.addressed = True
+        """It has an address: a pod that is being made anew has none."""
         self.life = 1
         """Its file systems so far."""
         self.container = 1
@@ -287,6 +289,23 @@ class Box:
             self.daemon = None
         for process in list(self.processes.values()):
             process.signal(SIGKILL)
+
+    @property
+    def digest(self) -> str:
+        """Of the key that it was made for."""
+        return self.spec.metadata.get(f"{RESERVED}idem", "")
+
+    @property
+    def lives(self) -> bool:
+        """It is still one of the engine's."""
+        return self.id in self.engine.boxes
+
+    def kill_daemon(self) -> None:
+        """Its port refuses from now on; what it started lives on."""
+        if self.daemon is not None:
+            self.daemon.die()
+            self.daemon = None
+            self.engine.tell(DaemonRestarted(at=self.engine.loop.now, sandbox=self.id))
 
     def restart_daemon(self) -> None:
         """A daemon with an empty table; what the old one started lives on."""
@@ -543,10 +562,11 @@ class SimEngine:
     def _expire(self) -> None:
         for box in list(self.boxes.values()):
             if box.expires_at <= self.wall():
-                self._remove(box, "expired")
+                self.remove(box, "expired")
         self.loop.at(self.loop.now + 1.0, self._expire)
 
-    def _remove(self, box: Box, why: str) -> None:
+    def remove(self, box: Box, why: str) -> None:
+        """A sandbox is gone for good."""
         del self.boxes[box.id]
         box.state = SandboxState.TERMINATED
         box.end()
@@ -566,7 +586,7 @@ class SimEngine:
         bits = f"{self.rng.getrandbits(128):032x}"
         id = "-".join((bits[:8], bits[8:12], bits[12:16], bits[16:20], bits[20:]))
         box = self.boxes[id] = Box(self, id, spec)
-        self.tell(SandboxMade(at=self.loop.now, sandbox=id, digest=spec.metadata.get(f"{RESERVED}idem", "")))
+        self.tell(SandboxMade(at=self.loop.now, sandbox=id, digest=box.digest))
         await asyncio.sleep(self.rng.uniform(0.05, 0.5) * self.slowness)
         return box.info()
 
@@ -589,7 +609,7 @@ class SimEngine:
         box = self.box(id)
         await asyncio.sleep(self.rng.uniform(0.01, 0.1) * self.slowness)
         if id in self.boxes:
-            self._remove(box, "deleted")
+            self.remove(box, "deleted")
 
     async def renew(self, id: str, expires_at: float) -> float:
         """Set an expiry."""

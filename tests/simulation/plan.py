@@ -6,11 +6,11 @@ import random
 
 import msgspec
 
-KINDS = ("kill", "freeze", "redis_restart", "redis_flush", "weather", "kill_at_step", "redis_cut")
+TENANTS = ("red", "blue")
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
-    """One trouble: when it begins, how long it lasts (seconds), to whom; ``size`` is between 0 and 1."""
+    """One trouble: when it begins, how long it lasts (seconds), whom of its kind it befalls; ``size``: from 0 to 1."""
 
     at: float
     kind: str
@@ -42,18 +42,17 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan_of(seed: int) -> Plan:
     """The world of a seed."""
+    from tests.simulation.troubles import KINDS
+
     rng = random.Random(f"plan {seed}")
-    replicas = rng.choice((2, 2, 3))
-    seconds = rng.choice((20.0, 40.0))
+    seconds = rng.choice((15.0, 30.0, 60.0))
     callers = tuple(
-        CallerPlan(
-            number, rng.choice(("red", "blue")), rng.uniform(0, seconds / 2), rng.randint(2, 8), rng.getrandbits(32)
-        )
-        for number in range(rng.randint(4, 12))
+        CallerPlan(number, rng.choice(TENANTS), rng.uniform(0, seconds / 2), rng.randint(2, 12), rng.getrandbits(32))
+        for number in range(rng.randint(6, 20))
     )
-    kinds = rng.sample(KINDS, rng.randint(1, 4))
+    kinds = rng.sample(KINDS, rng.randint(1, 6))
     faults = tuple(
-        Fault(at, rng.choice(kinds), rng.choice((0.5, 2.0, 8.0, 20.0)), rng.randrange(replicas), rng.random())
-        for at in sorted(rng.uniform(1, seconds) for _ in range(rng.randint(0, 12)))
+        Fault(at, rng.choice(kinds), rng.choice((0.5, 2.0, 8.0, 20.0)), rng.randrange(60), rng.random())
+        for at in sorted(rng.uniform(1, seconds) for _ in range(rng.choice((0, 2, 5, 10, 20))))
     )
-    return Plan(seed, replicas, seconds, callers, faults)
+    return Plan(seed, rng.choice((2, 2, 3)), seconds, callers, faults)

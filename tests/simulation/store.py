@@ -51,6 +51,7 @@ class Node:
         self.loop = loop
         self.rng = rng
         self.up = True
+        self.lives = 1
         self.slow = 0.0
         """Seconds that each of its answers takes longer."""
         self.ahead = 0.0
@@ -79,6 +80,7 @@ class Node:
     def start(self, data: Snapshot | None) -> None:
         """It is there again, with this data."""
         self.redis.restart(data)
+        self.lives += 1
         self.up = True
 
     def cut(self, host: str | None = None) -> None:
@@ -225,7 +227,7 @@ class SimConnection(Connection):
     """redis-py's connection, on a stream in memory."""
 
     def __init__(self, *, node: Node, owner: Host, **options: Any) -> None:
-        super().__init__(host="redis", port=6379, **options)
+        super().__init__(host="redis", port=6379, driver_info=None, **options)
         self._node = node
         self._owner = owner
 

@@ -11,20 +11,18 @@ from typing import Any, TypeVar, cast
 from unittest import mock
 
 from service.core.app import Core
-from service.core.model.labels import RESERVED
 from service.ports.engine import Engine
 from service.settings import Settings
 from tests.simulation.callers import Caller
 from tests.simulation.client import SimClient
 from tests.simulation.engine import SimEngine
 from tests.simulation.history import AnyEvent, Begun, Inventory, Living, Quiet, StoreLost
-from tests.simulation.history import Fault as Noted
 from tests.simulation.inventory import kept
 from tests.simulation.loop import Host, VirtualLoop
-from tests.simulation.network import Dropped, Network, Weather
-from tests.simulation.plan import Fault, Plan
-from tests.simulation.redis import Snapshot
+from tests.simulation.network import Dropped, Network
+from tests.simulation.plan import Plan
 from tests.simulation.store import Node, store_of
+from tests.simulation.troubles import Troubles
 
 T = TypeVar("T")
 
@@ -68,6 +66,24 @@ class Replica:
         await core.start()
         self.core = core
 
+    def roll(self, grace: float) -> None:
+        """Told to stop, given ``grace`` seconds, and started anew."""
+        core, self.core = self.core, None
+        if core is not None:
+            self.host.start(self._rolled(core, grace), "stop")
+
+    async def _rolled(self, core: Core, grace: float) -> None:
+        life = self.life
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace + 12):
+                await core.shutdown(grace)
+        self.world.loop.at(self.world.loop.now + 0.1, self._again, life)
+
+    def _again(self, life: int) -> None:
+        if self.life == life and self.host.alive:
+            self.kill()
+            self.start()
+
     def kill(self) -> None:
         """As SIGKILL: who waits for an answer hears of a broken connection."""
         self.host.kill()
@@ -95,6 +111,7 @@ class World:
         self.submissions = 0
         self.stuck: list[str] = []
         self.replicas: list[Replica] = []
+        self.troubles = Troubles(self)
         self._call_rng = self.rng("calls")
 
     def rng(self, name: str) -> random.Random:
@@ -147,76 +164,22 @@ class World:
         finally:
             replica.calls.pop(answer, None)
 
-    # -- faults
-
-    def begin(self, fault: Fault) -> None:
-        """A trouble begins; it ends by itself."""
-        who = self.replicas[fault.who].name
-        self.tell(Noted(at=self.loop.now, until=self.loop.now + fault.lasts, what=fault.kind, who=who))
-        getattr(self, f"_{fault.kind}")(fault)
-
-    def _later(self, fault: Fault, what: Callable[..., None], *args: Any) -> None:
-        self.loop.at(self.loop.now + fault.lasts, what, *args)
-
-    def _kill(self, fault: Fault) -> None:
-        replica = self.replicas[fault.who]
-        if replica.host.alive:
-            replica.kill()
-            self._later(fault, replica.start)
-
-    def _kill_at_step(self, fault: Fault) -> None:
-        replica = self.replicas[fault.who]
-        if replica.host.alive:
-            replica.host.at_step = (replica.host.steps + 1 + int(fault.size * 400), lambda: self._kill(fault))
-
-    def _freeze(self, fault: Fault) -> None:
-        host = self.replicas[fault.who].host
-        host.freeze()
-        self._later(fault, host.thaw)
-
-    def _redis_restart(self, fault: Fault) -> None:
-        if self.node.up:
-            data = self.node.redis.snapshot()
-            self.node.crash()
-            self._later(fault, self._redis_back, data)
-
-    def _redis_flush(self, fault: Fault) -> None:
-        if self.node.up:
-            self.node.crash()
-            self.tell(StoreLost(at=self.loop.now))
-            self._later(fault, self._redis_back, None)
-
-    def _redis_back(self, data: Snapshot | None) -> None:
-        self.node.start(data)
-
-    def _redis_cut(self, fault: Fault) -> None:
-        self.node.cut(self.replicas[fault.who].name)
-
-    def _weather(self, fault: Fault) -> None:
-        level = 0.3 * fault.size
-        self.network.weather = Weather(lost=level / 2, cut=level, doubled=level, late=level, latency=0.01)
-        self._later(fault, self._fair)
-
-    def _fair(self) -> None:
-        self.network.weather = Weather()
-
     # -- a run
 
     async def _calm(self) -> None:
         """No trouble any more, and everybody is there."""
-        self.tell(Quiet(at=self.loop.now))
-        self._fair()
         for replica in self.replicas:
-            replica.host.thaw()
             replica.host.at_step = None
-            if not replica.host.alive and replica.core is None:
-                replica.start()
-        if not self.node.up:
-            self.node.start(self.node.redis.snapshot())
+        self.troubles.calm()
+        self.tell(Quiet(at=self.loop.now))
 
     def _settled(self) -> bool:
-        """Nothing is under way in the store."""
-        return not any(key.endswith(b":looks") for key in self.node.redis.names())
+        """Nothing is under way in the store, and no sandbox is left that should be swept."""
+        if any(key.endswith(b":looks") for key in self.node.redis.names()):
+            return False
+        digests = [box.digest for box in self.engine.boxes.values()]
+        forgotten = any(isinstance(event, StoreLost) for event in self.history)
+        return forgotten or len(set(digests)) == len(digests)
 
     async def main(self) -> None:
         self.tell(Begun(at=0.0, seed=self.plan.seed, what="simulated", settled=SETTLED))
@@ -227,8 +190,9 @@ class World:
             self.hosts.append(caller.host)
             tasks.append(caller.host.start(caller.run(), f"caller {caller.plan.number}"))
         for fault in self.plan.faults:
-            self.loop.at(fault.at, self.begin, fault)
-        await asyncio.sleep(self.plan.seconds)
+            self.loop.at(fault.at, self.troubles.begin, fault)
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.plan.seconds)
         await self._calm()
         done, left = await asyncio.wait(tasks, timeout=SETTLED) if tasks else ((), ())
         for task in done:
@@ -245,10 +209,7 @@ class World:
         self.tell(self._inventory())
 
     def _inventory(self) -> Inventory:
-        living = tuple(
-            Living(sandbox=box.id, digest=box.spec.metadata.get(f"{RESERVED}idem", ""))
-            for box in self.engine.boxes.values()
-        )
+        living = tuple(Living(sandbox=box.id, digest=box.digest) for box in self.engine.boxes.values())
         return Inventory(at=self.loop.now, kept=tuple(kept(self.node.redis)), living=living)
 
 
