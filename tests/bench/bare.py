@@ -1,17 +1,20 @@
-"""The baseline: a bare Starlette handler on the same connections that a replica has.
+"""The baseline: a bare Starlette handler on Hypercorn as it comes, with a replica's settings of it.
 
+Not on a replica's own connections: a baseline does not move with what is measured against it.
 `python -m tests.bench.bare PORT BYTES` answers every request with a JSON object of that size.
 """
 
 import asyncio
 import sys
+from typing import Any, cast
 
+from hypercorn.asyncio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.server.connections import Connections
+from service.server.connections import hypercorn_config
 from service.server.listening import BACKLOG, bind
 
 
@@ -29,8 +32,9 @@ def app(size: int) -> Starlette:
 async def main(port: int, size: int) -> None:
     listener = bind("127.0.0.1", port)
     listener.listen(BACKLOG)
-    Connections(app(size), listener).open()
-    await asyncio.Event().wait()
+    config = hypercorn_config()
+    config.bind = [f"fd://{listener.detach()}"]
+    await serve(cast(Any, app(size)), config, mode="asgi")
 
 
 if __name__ == "__main__":

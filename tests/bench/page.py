@@ -71,9 +71,9 @@ def _drop(found: dict[str, Any]) -> Iterator[str]:
 def _polls(found: dict[str, Any]) -> Iterator[str]:
     yield "## Polls, replays, workers\n"
     yield (
-        "A bare Starlette handler on the same Hypercorn, with an answer of the same size, against: a poll for news of "
-        "which there is none (one read in Redis: what nearly all polls are), the fetch of a finished job with output "
-        "(two reads), and the replay of a sandbox's creation. 64 connections, one process.\n"
+        "A bare Starlette handler on Hypercorn as it comes, with an answer of the same size, against: a poll for news "
+        "of which there is none (one read in Redis: what nearly all polls are), the fetch of a finished job with "
+        "output (two reads), and the replay of a sandbox's creation. 64 connections, one process.\n"
     )
     names = (("bare", "bare handler, GET"), ("poll", "poll without news"), ("fetch", "finished job with output"),
              ("bare post", "bare handler, POST"), ("replay", "sandbox replayed"),
@@ -107,6 +107,9 @@ def _submits(found: dict[str, Any]) -> Iterator[str]:
     added = found["added_p50_ms"]
     yield "\n- " + _verdict(added < 5, f"added p50: {added} ms (wanted: under 5 ms)")
     yield f"- at {found['idle_per_second']} a second, where nothing queues: added p50 {found['added_idle_p50_ms']} ms"
+    if "exec_to_direct" in found:
+        said = f"`exec` of `echo hi`, alone, to the engine's own command: {found['exec_to_direct']} (wanted: at most 3)"
+        yield "- " + _verdict(found["exec_to_direct"] <= 3, f"{said}, {found['exec_p50_ms']} ms at the median")
     if found["served_most_per_second"] < found["open_loop_per_second"]:
         yield (
             "- The open loop offers more than one replica can take on these cores, so what is measured is a queue "

@@ -135,6 +135,22 @@ class Side:
             assert answer.status == 200, await answer.text()
             await answer.read()
 
+    async def noops(self) -> Found:
+        """Submissions of `true`, each to its result, by more callers."""
+        before = self.processor()
+        waits, took = await _callers(JOBS, self._noop, at_once=2 * AT_ONCE)
+        return Found((self.processor() - before) / JOBS * 1000, JOBS / took, statistics.median(waits))
+
+    async def _noop(self, number: int) -> None:
+        body = {"sandbox_id": self.sandboxes[number % SANDBOXES], "command": "true", "timeout": 60}
+        async with self.session.post(f"{self.url}/v1/exec-jobs", json=body) as answer:
+            assert answer.status == 202, await answer.text()
+            page = await answer.json()
+        while not page.get("finished_at"):
+            target = f"{self.url}/v1/exec-jobs/{page['command_id']}"
+            async with self.session.get(target, params={"wait": 10, "cursor": page.get("cursor") or ""}) as answer:
+                page = await answer.json()
+
     async def asked(self, requests: list[bytes]) -> Found:
         """`requests` again and again, over kept connections."""
         before = self.processor()
@@ -168,6 +184,7 @@ Work = Callable[[], Awaitable[Found]]
 USES: dict[str, Callable[[Side], Awaitable[Found]]] = {
     "job": Side.jobs,
     "exec": Side.execs,
+    "noop": Side.noops,
     "poll": Side.poll,
     "fetch": lambda side: side.asked(side.finished),
     "replay": lambda side: side.asked(side.replays),
@@ -182,7 +199,9 @@ AT_ONE_TIME = bool(os.environ.get("AT_ONE_TIME"))
 FIGURES = ("cpu_ms", "rate", "p50_ms")
 
 
-async def _callers(count: int, one: Callable[[int], Awaitable[None]]) -> tuple[list[float], float]:
+async def _callers(
+    count: int, one: Callable[[int], Awaitable[None]], *, at_once: int = AT_ONCE
+) -> tuple[list[float], float]:
     """Waits in milliseconds, and how long all of it took."""
     waits: list[float] = []
     left = iter(range(count))
@@ -194,7 +213,7 @@ async def _callers(count: int, one: Callable[[int], Awaitable[None]]) -> tuple[l
             waits.append((time.perf_counter() - begin) * 1000)
 
     begin = time.perf_counter()
-    await asyncio.gather(*(caller() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(caller() for _ in range(at_once)))
     return waits, time.perf_counter() - begin
 
 

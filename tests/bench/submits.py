@@ -1,4 +1,6 @@
-"""(b) A submission against the engine's own background submit, called directly: what the service adds."""
+"""(b) A submission against the engine's own background submit, called directly: what the service adds; and an exec
+against the engine's own foreground command.
+"""
 
 import asyncio
 import statistics
@@ -18,6 +20,8 @@ IDLE_RATE = 5.0
 """Submissions a second: each is over before the next one comes."""
 CLOSED_SECONDS = 1.0 if QUICK else 3.0
 OPEN_SECONDS = 2.0 if QUICK else 5.0
+EXECS = 10 if QUICK else 30
+"""A round, one after the other."""
 
 Submit = Callable[[int], Awaitable[None]]
 
@@ -43,6 +47,21 @@ async def run(folder: Path) -> dict[str, Any]:
                     assert answer.status == 202, await answer.text()
                     await answer.read()
 
+            async def command(number: int) -> None:
+                body = {"command": "echo hi", "timeout": 60_000}
+                async with session.post(targets[number % SANDBOXES], json=body) as answer:
+                    assert b"execution_complete" in await answer.read()
+
+            async def exec_(number: int) -> None:
+                body = {"sandbox_id": ids[number % SANDBOXES], "command": "echo hi", "timeout": 60}
+                async with session.post(f"{stack.replica_url(0)}/v1/exec", json=body) as answer:
+                    assert (await answer.json())["stdout"] == "hi\n"
+
+            alone: dict[str, list[float]] = {"command": [], "exec": []}
+            for number in range(ROUNDS):
+                calls = [("command", command), ("exec", exec_)]
+                for name, call in calls if number % 2 else reversed(calls):
+                    alone[name].append(await _one_by_one(call))
             most = await _closed(direct)
             rate = most / 2
             waits: dict[str, list[float]] = {name: [] for name in ("direct", "served", "direct idle", "served idle")}
@@ -52,7 +71,7 @@ async def run(folder: Path) -> dict[str, Any]:
                     waits[name].append(await _open(submit, rate))
                     waits[f"{name} idle"].append(await _open(submit, IDLE_RATE))
             served_most = await _closed(served)
-    medians = {name: statistics.median(each) for name, each in waits.items()}
+    medians = {name: statistics.median(each) for name, each in (waits | alone).items()}
     return {
         "direct_most_per_second": round(most, 1),
         "served_most_per_second": round(served_most, 1),
@@ -62,7 +81,19 @@ async def run(folder: Path) -> dict[str, Any]:
         "added_p50_ms": round(medians["served"] - medians["direct"], 2),
         "idle_per_second": IDLE_RATE,
         "added_idle_p50_ms": round(medians["served idle"] - medians["direct idle"], 2),
+        "exec_p50_ms": round(medians["exec"], 2),
+        "exec_to_direct": round(medians["exec"] / medians["command"], 2),
     }
+
+
+async def _one_by_one(call: Submit) -> float:
+    """The median wait in milliseconds."""
+    waits = []
+    for number in range(EXECS):
+        begin = time.perf_counter()
+        await call(number)
+        waits.append((time.perf_counter() - begin) * 1000)
+    return statistics.median(waits)
 
 
 async def _closed(submit: Submit) -> float:
