@@ -104,14 +104,14 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """execd does not know the command (any more); the fence tells how it goes."""
     doubtful: bool = False
     """execd took the command and it is over, but it may have run nothing: its fence does not tell."""
-    looked_at: float = 0.0
+    polled_at: float = 0.0
     """When the engine was last asked for news."""
     troubled_since: float | None = None
+    """Since when, Unix seconds, the engine has not answered about this job."""
     refused_since: float | None = None
     """Since when, Unix seconds, nobody is there while the engine calls the sandbox pending or failed."""
-    """Since when the engine has not answered about this job."""
-    looks: int = 0
-    """Looks without news in a row, or tries to settle what is unknown."""
+    quiet_polls: int = 0
+    """In a row without news; or tries to settle what is unknown."""
     end: int = 0
     """Bytes of output read and kept so far: the end of the kept output."""
     size: int = 0

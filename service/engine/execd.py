@@ -8,8 +8,8 @@ from service.engine import wire
 from service.engine.endpoints import FRESH, TTL, Endpoints, Route
 from service.engine.events import CommandStream
 from service.engine.lifecycle import require_sandbox_id
-from service.engine.outcomes import Call, Side
-from service.engine.transport import Deadline, Incoming, Reply, Request, Transport, encode
+from service.engine.outcomes import CallKind, Side
+from service.engine.transport import Deadline, EngineRequest, Incoming, Reply, Transport, encode
 from service.ports.engine import (
     CommandEvent,
     CommandMissing,
@@ -66,7 +66,9 @@ class Execd:
         it open.
         """
         stream = CommandStream()
-        async with aclosing(self._run(Call.SUBMIT, sandbox_id, _body(spec, background=True), SUBMIT, stream)) as events:
+        async with aclosing(
+            self._run(CallKind.SUBMIT, sandbox_id, _body(spec, background=True), SUBMIT, stream)
+        ) as events:
             async for _ in events:
                 pass
         assert stream.command is not None
@@ -76,7 +78,7 @@ class Execd:
         """Events of a foreground command, as they come."""
         deadline = Deadline(spec.timeout + STREAM_GRACE, silence)
         body = _body(spec, background=False)
-        async with aclosing(self._run(Call.STREAM, sandbox_id, body, deadline, CommandStream())) as events:
+        async with aclosing(self._run(CallKind.STREAM, sandbox_id, body, deadline, CommandStream())) as events:
             async for event in events:
                 yield event
 
@@ -100,7 +102,7 @@ class Execd:
         room = MAX_SHORT
         exit_code = 0
         body = _body(spec, background=False)
-        async with aclosing(self._run(Call.SHORT, sandbox_id, body, deadline, CommandStream())) as events:
+        async with aclosing(self._run(CallKind.SHORT, sandbox_id, body, deadline, CommandStream())) as events:
             async for event in events:
                 if event.type == "stdout" and room > 0:
                     lines.append("" if event.text == "\n" else event.text)
@@ -111,7 +113,7 @@ class Execd:
         return ShortResult(exit_code, text)
 
     async def _run(
-        self, call: Call, sandbox_id: str, body: bytes, deadline: Deadline, stream: CommandStream
+        self, call: CallKind, sandbox_id: str, body: bytes, deadline: Deadline, stream: CommandStream
     ) -> AsyncGenerator[CommandEvent, None]:
         try:
             async with self.open(call, sandbox_id, "POST", "/command", deadline, body=body) as incoming:
@@ -135,7 +137,7 @@ class Execd:
 
         async def ask(route: Route) -> CommandStatus:
             path = f"/command/status/{command}"
-            reply = await self.call(Call.STATUS, sandbox_id, "GET", path, STATUS, MAX_STATUS, route=route)
+            reply = await self.call(CallKind.STATUS, sandbox_id, "GET", path, STATUS, MAX_STATUS, route=route)
             return wire.command_status(reply.body, command)
 
         return await self.sure(sandbox_id, ask)
@@ -143,13 +145,13 @@ class Execd:
     async def interrupt(self, sandbox_id: str, command: str) -> None:
         """SIGTERM to the process group, up to 3 s, SIGKILL."""
         require_command_id(command)
-        await self.call(Call.INTERRUPT, sandbox_id, "DELETE", f"/command?id={command}", INTERRUPT, max_age=FRESH)
+        await self.call(CallKind.INTERRUPT, sandbox_id, "DELETE", f"/command?id={command}", INTERRUPT, max_age=FRESH)
 
     async def log(self, sandbox_id: str, command: str, offset: int) -> FileRange:
         """At most ``MAX_LOG`` bytes from ``offset``; ``size`` is execd's next cursor."""
         require_command_id(command)
         path = f"/command/{command}/logs?cursor={offset}"
-        async with self.open(Call.LOG, sandbox_id, "GET", path, LOG, max_age=TTL) as incoming:
+        async with self.open(CallKind.LOG, sandbox_id, "GET", path, LOG, max_age=TTL) as incoming:
             await incoming.check()
             cursor = wire.log_cursor(incoming.headers)
             data = await incoming.at_most(min(MAX_LOG, max(cursor - offset, 0) or 1))
@@ -166,12 +168,12 @@ class Execd:
 
     async def ping(self, sandbox_id: str) -> None:
         """Raises unless the daemon answers."""
-        reply = await self.call(Call.PING, sandbox_id, "GET", "/ping", PING, MAX_PONG)
+        reply = await self.call(CallKind.PING, sandbox_id, "GET", "/ping", PING, MAX_PONG)
         _pong(reply)
 
     async def probe(self, route: Route) -> None:
         """Raises unless the daemon answers on ``route`` at once."""
-        _pong(await self._transport.call(self._request(Call.PING, route, "GET", "/ping", PROBE), MAX_PONG))
+        _pong(await self._transport.call(self._request(CallKind.PING, route, "GET", "/ping", PROBE), MAX_PONG))
 
     async def sure(self, sandbox_id: str, ask: Callable[[Route], Awaitable[T]]) -> T:
         """Read with what is remembered of the way there. A "there is none" is believed of a fresh route, and of an
@@ -198,7 +200,7 @@ class Execd:
 
     async def call(
         self,
-        call: Call,
+        call: CallKind,
         sandbox_id: str,
         method: str,
         path: str,
@@ -215,7 +217,7 @@ class Execd:
     @asynccontextmanager
     async def open(
         self,
-        call: Call,
+        call: CallKind,
         sandbox_id: str,
         method: str,
         path: str,
@@ -250,7 +252,7 @@ class Execd:
 
     def _request(
         self,
-        call: Call,
+        call: CallKind,
         route: Route,
         method: str,
         path: str,
@@ -258,9 +260,9 @@ class Execd:
         *,
         body: bytes | AsyncIterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Request:
+    ) -> EngineRequest:
         ours = self._proxy_headers if route.side is Side.PROXY else {}
-        return Request(
+        return EngineRequest(
             call=call,
             side=route.side,
             method=method,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from service.engine import wire
 from service.engine.endpoints import FRESH, Route
 from service.engine.execd import Execd
-from service.engine.outcomes import Call
+from service.engine.outcomes import CallKind
 from service.engine.transport import Deadline, Incoming, Reply, encode
 from service.ports.engine import Download, EngineError, FileInfo, FileRange, PathInvalid, Unclear
 
@@ -50,7 +50,7 @@ class ExecdFiles(Execd):
         deadline = Deadline(total=timeout)
         try:
             async with self.open(
-                Call.UPLOAD, sandbox_id, "POST", "/files/upload", deadline, body=form.pieces(), headers=form.headers
+                CallKind.UPLOAD, sandbox_id, "POST", "/files/upload", deadline, body=form.pieces(), headers=form.headers
             ) as incoming:
                 await incoming.reply(MAX_EMPTY)
         except EngineError:
@@ -63,7 +63,7 @@ class ExecdFiles(Execd):
         self, sandbox_id: str, path: str, offset: int = 0, length: int | None = None, *, timeout: float = 300
     ) -> AsyncIterator[Download]:
         """One ranged download, left in order."""
-        async with self._ranged(Call.DOWNLOAD, sandbox_id, path, offset, length, Deadline(total=timeout)) as found:
+        async with self._ranged(CallKind.DOWNLOAD, sandbox_id, path, offset, length, Deadline(total=timeout)) as found:
             yield found
 
     async def read_file(self, sandbox_id: str, path: str, offset: int, length: int) -> FileRange:
@@ -71,7 +71,7 @@ class ExecdFiles(Execd):
         url, headers = "/files/download?" + _query(path), _range_header(offset, length)
 
         async def ask(route: Route) -> FileRange:
-            async with self.open(Call.READ, sandbox_id, "GET", url, READ, headers=headers, route=route) as incoming:
+            async with self.open(CallKind.READ, sandbox_id, "GET", url, READ, headers=headers, route=route) as incoming:
                 await incoming.check()
                 found = _range(incoming, offset, length)
                 return FileRange(offset, b"".join([piece async for piece in found.pieces]), found.size)
@@ -80,7 +80,7 @@ class ExecdFiles(Execd):
 
     @asynccontextmanager
     async def _ranged(
-        self, call: Call, sandbox_id: str, path: str, offset: int, length: int | None, deadline: Deadline
+        self, call: CallKind, sandbox_id: str, path: str, offset: int, length: int | None, deadline: Deadline
     ) -> AsyncIterator[Download]:
         url, headers = "/files/download?" + _query(path), _range_header(offset, length)
         async with AsyncExitStack() as found:
@@ -101,7 +101,7 @@ class ExecdFiles(Execd):
         url = f"/files/download?{_query(path)}&offset=1"
 
         async def ask(route: Route) -> bytes | None:
-            async with self.open(Call.READ, sandbox_id, "GET", url, READ, route=route) as incoming:
+            async with self.open(CallKind.READ, sandbox_id, "GET", url, READ, route=route) as incoming:
                 await incoming.check()
                 data = await incoming.at_most(limit + 1)
                 return data if len(data) <= limit else None
@@ -112,12 +112,12 @@ class ExecdFiles(Execd):
 
     async def file_info(self, sandbox_id: str, path: str) -> FileInfo:
         """What is at a path."""
-        reply = await self._get(Call.FILE_INFO, sandbox_id, f"/files/info?{_query(path)}", QUICK, MAX_INFO)
+        reply = await self._get(CallKind.FILE_INFO, sandbox_id, f"/files/info?{_query(path)}", QUICK, MAX_INFO)
         return wire.file_info(reply.body)
 
     async def list_directory(self, sandbox_id: str, path: str, *, limit: int) -> list[FileInfo]:
         """What is in a directory."""
-        reply = await self._get(Call.LIST_FILES, sandbox_id, f"/directories/list?{_query(path)}", LIST, limit)
+        reply = await self._get(CallKind.LIST_FILES, sandbox_id, f"/directories/list?{_query(path)}", LIST, limit)
         return wire.file_list(reply.body)
 
     async def make_directory(
@@ -131,12 +131,12 @@ class ExecdFiles(Execd):
     ) -> None:
         """Make a directory, and its parents."""
         await self._post(
-            Call.MAKE_DIRECTORY, sandbox_id, "/directories", {_text(path): _permission(mode, owner, group)}
+            CallKind.MAKE_DIRECTORY, sandbox_id, "/directories", {_text(path): _permission(mode, owner, group)}
         )
 
     async def move(self, sandbox_id: str, source: str, target: str) -> None:
         """Rename to a name that is free."""
-        await self._post(Call.MOVE, sandbox_id, "/files/mv", [{"src": _text(source), "dest": _text(target)}])
+        await self._post(CallKind.MOVE, sandbox_id, "/files/mv", [{"src": _text(source), "dest": _text(target)}])
 
     async def set_permissions(
         self,
@@ -149,7 +149,7 @@ class ExecdFiles(Execd):
     ) -> None:
         """Set the mode, the owner and the group."""
         body = {_text(path): _permission(mode, owner, group)}
-        await self._post(Call.PERMISSIONS, sandbox_id, "/files/permissions", body)
+        await self._post(CallKind.PERMISSIONS, sandbox_id, "/files/permissions", body)
 
     async def remove_files(self, sandbox_id: str, paths: Sequence[str]) -> None:
         """Remove files; missing ones are no error to execd either."""
@@ -162,18 +162,18 @@ class ExecdFiles(Execd):
 
     # -- the way there
 
-    async def _get(self, call: Call, sandbox_id: str, url: str, deadline: Deadline, limit: int) -> Reply:
+    async def _get(self, call: CallKind, sandbox_id: str, url: str, deadline: Deadline, limit: int) -> Reply:
         async def ask(route: Route) -> Reply:
             return await self.call(call, sandbox_id, "GET", url, deadline, limit, route=route)
 
         return await self.sure(sandbox_id, ask)
 
-    async def _post(self, call: Call, sandbox_id: str, url: str, body: Any) -> None:
+    async def _post(self, call: CallKind, sandbox_id: str, url: str, body: Any) -> None:
         async with self.open(call, sandbox_id, "POST", url, QUICK, body=encode(body)) as incoming:
             await incoming.reply(MAX_EMPTY)
 
     async def _delete(self, sandbox_id: str, url: str, deadline: Deadline) -> None:
-        await self.call(Call.REMOVE, sandbox_id, "DELETE", url, deadline, MAX_EMPTY, max_age=FRESH)
+        await self.call(CallKind.REMOVE, sandbox_id, "DELETE", url, deadline, MAX_EMPTY, max_age=FRESH)
 
 
 class _Form:

@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 from service.engine import wire
-from service.engine.outcomes import POD_FAILED, Call, Side, clean
-from service.engine.transport import Deadline, Reply, Request, Transport, encode
+from service.engine.outcomes import POD_FAILED, CallKind, Side, clean
+from service.engine.transport import Deadline, EngineRequest, Reply, Transport, encode
 from service.messages import SandboxState
 from service.ports.engine import (
     Mount,
@@ -70,7 +70,7 @@ class Lifecycle:
         if kubernetes and len(body) > MOST_HELD:
             raise Refused("env and entrypoint are longer than Kubernetes holds, each '$' counted twice")
         try:
-            reply = await self._call(Call.CREATE, "POST", self._base, CREATE, body)
+            reply = await self._call(CallKind.CREATE, "POST", self._base, CREATE, body)
         except Refused as error:
             if error.code != POD_FAILED:
                 raise
@@ -82,7 +82,7 @@ class Lifecycle:
 
     async def get_sandbox(self, sandbox_id: str) -> SandboxInfo:
         """The sandbox; an answer about another one is not believed."""
-        reply = await self._call(Call.GET, "GET", self._url(sandbox_id), GET)
+        reply = await self._call(CallKind.GET, "GET", self._url(sandbox_id), GET)
         info = wire.sandbox(reply.body)
         if info.id != sandbox_id:
             raise Unclear("get: the answer is about another sandbox")
@@ -99,40 +99,40 @@ class Lifecycle:
         ]
         if metadata:
             query.append(f"metadata={metadata_filter(metadata)}")
-        reply = await self._call(Call.LIST, "GET", f"{self._base}?{'&'.join(query)}", LIST)
+        reply = await self._call(CallKind.LIST, "GET", f"{self._base}?{'&'.join(query)}", LIST)
         return wire.listing(reply.body)
 
     async def delete_sandbox(self, sandbox_id: str) -> None:
         """Gone already is as good."""
         try:
-            await self._call(Call.DELETE, "DELETE", self._url(sandbox_id), DELETE)
+            await self._call(CallKind.DELETE, "DELETE", self._url(sandbox_id), DELETE)
         except SandboxMissing:
             return
 
     async def renew_sandbox(self, sandbox_id: str, expires_at: float) -> float:
         """The expiry now in force, Unix seconds."""
         body = encode({"expiresAt": wire.rfc3339(expires_at)})
-        reply = await self._call(Call.RENEW, "POST", f"{self._url(sandbox_id)}/renew-expiration", RENEW, body)
+        reply = await self._call(CallKind.RENEW, "POST", f"{self._url(sandbox_id)}/renew-expiration", RENEW, body)
         return wire.renewed(reply.body)
 
     async def pause_sandbox(self, sandbox_id: str) -> None:
         """202 without a body."""
-        await self._call(Call.PAUSE, "POST", f"{self._url(sandbox_id)}/pause", PAUSE)
+        await self._call(CallKind.PAUSE, "POST", f"{self._url(sandbox_id)}/pause", PAUSE)
 
     async def resume_sandbox(self, sandbox_id: str) -> None:
         """202 without a body."""
-        await self._call(Call.RESUME, "POST", f"{self._url(sandbox_id)}/resume", PAUSE)
+        await self._call(CallKind.RESUME, "POST", f"{self._url(sandbox_id)}/resume", PAUSE)
 
     async def endpoint(self, sandbox_id: str, use_server_proxy: bool) -> wire.WireEndpoint:
         """Where execd of this sandbox is, unchecked."""
         asked = "true" if use_server_proxy else "false"
         url = f"{self._url(sandbox_id)}/endpoints/{EXECD_PORT}?use_server_proxy={asked}"
-        reply = await self._call(Call.ENDPOINT, "GET", url, ENDPOINT)
+        reply = await self._call(CallKind.ENDPOINT, "GET", url, ENDPOINT)
         return wire.decode(reply.body, wire.WireEndpoint, "endpoint")
 
     async def check(self) -> None:
         """Raises unless the server answers to our key."""
-        reply = await self._call(Call.CHECK, "GET", f"{self._base}?page=1&pageSize=1", CHECK)
+        reply = await self._call(CallKind.CHECK, "GET", f"{self._base}?page=1&pageSize=1", CHECK)
         wire.listing(reply.body)
 
     def proxy_base(self, sandbox_id: str) -> str:
@@ -143,8 +143,10 @@ class Lifecycle:
         require_sandbox_id(sandbox_id)
         return f"{self._base}/{sandbox_id}"
 
-    async def _call(self, call: Call, method: str, url: str, deadline: Deadline, body: bytes | None = None) -> Reply:
-        request = Request(
+    async def _call(
+        self, call: CallKind, method: str, url: str, deadline: Deadline, body: bytes | None = None
+    ) -> Reply:
+        request = EngineRequest(
             call=call,
             side=Side.LIFECYCLE,
             method=method,

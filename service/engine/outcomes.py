@@ -65,7 +65,7 @@ class Side(Enum):
     """execd through the lifecycle server's proxy: either of them may have written the answer."""
 
 
-class Call(Enum):
+class CallKind(Enum):
     """What was asked; the value names the call in metrics."""
 
     CREATE = "create"
@@ -125,7 +125,7 @@ _CAUSES: dict[TransportFailure, LossCause] = {TransportFailure.TIMEOUT: "silent"
 class CallReport:
     """What happened on one call. ``body`` is whole, or ``failure`` says why not."""
 
-    call: Call
+    call: CallKind
     side: Side
     phase: Phase
     failure: TransportFailure | None = None
@@ -149,7 +149,7 @@ def outcome(report: CallReport) -> EngineError | None:
     """The error that ``report`` came to, or ``None``: an answer, whose body is still to be parsed."""
     if report.phase is Phase.NOT_CONNECTED:
         return _not_reached(NotReached(_describe(report)), report)
-    if report.failure is TransportFailure.TOO_LARGE and report.call is Call.LIST_FILES:
+    if report.failure is TransportFailure.TOO_LARGE and report.call is CallKind.LIST_FILES:
         return AnswerTooLarge(_describe(report))
     if report.failure is not None:
         lost = Unclear(_describe(report), status=report.status or None)
@@ -157,7 +157,7 @@ def outcome(report: CallReport) -> EngineError | None:
         return lost
     if 200 <= report.status < 300:
         return None
-    if report.status == 416 and report.call in (Call.READ, Call.DOWNLOAD):
+    if report.status == 416 and report.call in (CallKind.READ, CallKind.DOWNLOAD):
         return None
     problem = _problem(report)
     if problem is None:
@@ -222,11 +222,11 @@ def _kind(report: CallReport, problem: _Problem) -> type[EngineError]:
     code = problem.code or ""
     if 400 <= report.status < 500:
         return _client_error(report, code, problem.message)
-    if report.call is Call.CREATE and (kind := _create_error(code, problem.message)):
+    if report.call is CallKind.CREATE and (kind := _create_error(code, problem.message)):
         return kind
     if report.status == 502 and report.side is Side.PROXY and code == "BACKEND_CONNECTION_FAILED":
         return NotReached
-    if report.status == 500 and report.call is Call.INTERRUPT and code == "RUNTIME_ERROR":
+    if report.status == 500 and report.call is CallKind.INTERRUPT and code == "RUNTIME_ERROR":
         return CommandNotRunning
     if report.side is not Side.LIFECYCLE and report.call in _FILE_CALLS and code == "RUNTIME_ERROR":
         return file_error(problem.message)
@@ -276,24 +276,24 @@ def _client_error(report: CallReport, code: str, message: str) -> type[EngineErr
     return Refused
 
 
-_COMMAND_CALLS = (Call.STATUS, Call.LOG, Call.INTERRUPT)
+_COMMAND_CALLS = (CallKind.STATUS, CallKind.LOG, CallKind.INTERRUPT)
 _FILE_CALLS = (
-    Call.READ,
-    Call.REMOVE,
-    Call.UPLOAD,
-    Call.DOWNLOAD,
-    Call.FILE_INFO,
-    Call.LIST_FILES,
-    Call.MAKE_DIRECTORY,
-    Call.MOVE,
-    Call.PERMISSIONS,
+    CallKind.READ,
+    CallKind.REMOVE,
+    CallKind.UPLOAD,
+    CallKind.DOWNLOAD,
+    CallKind.FILE_INFO,
+    CallKind.LIST_FILES,
+    CallKind.MAKE_DIRECTORY,
+    CallKind.MOVE,
+    CallKind.PERMISSIONS,
 )
 _UNKNOWN_COMMAND = ("INVALID_REQUEST_BODY", "COMMAND_NOT_FOUND")
 """execd 1.0 says the first of an unknown id."""
 
 
 def _execd_error(report: CallReport, code: str, message: str) -> type[EngineError] | None:
-    if report.status == 400 and report.call is Call.LIST_FILES:
+    if report.status == 400 and report.call is CallKind.LIST_FILES:
         return list_error(message)
     if report.status != 404:
         return None

@@ -18,7 +18,7 @@ import msgspec
 from service.engine.http1 import Connection, Pool, Response, place_of, request_bytes
 from service.engine.names import Names
 from service.engine.observing import Observe, Trace
-from service.engine.outcomes import Call, CallReport, Phase, Side, TransportFailure, clean, outcome
+from service.engine.outcomes import CallKind, CallReport, Phase, Side, TransportFailure, clean, outcome
 from service.ports.engine import EngineError, FileSystemError, NotReached, Refused, Unclear
 
 CONNECT = 15.0
@@ -53,13 +53,13 @@ class Deadline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class EngineRequest:
     """One call. ``url`` is encoded already; ``repeatable``: a read, for which a pooled connection and a
     repeat do no harm. A ``body`` is JSON, if ``headers`` don't say otherwise; one in pieces needs its
     ``Content-Length`` there.
     """
 
-    call: Call
+    call: CallKind
     side: Side
     method: str
     url: str
@@ -96,7 +96,7 @@ TRANSPORT_ERRORS = (OSError, EOFError, ValueError)
 class Incoming:
     """A reply whose head is here. What is unread when the call's context is left is read and dropped."""
 
-    def __init__(self, request: Request, response: Response) -> None:
+    def __init__(self, request: EngineRequest, response: Response) -> None:
         self._request = request
         self._response = response
         self.status = response.status
@@ -199,7 +199,7 @@ class Transport:
         self._draining: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def open(self, request: Request) -> AsyncIterator[Incoming]:
+    async def open(self, request: EngineRequest) -> AsyncIterator[Incoming]:
         """Send ``request``; raises one of the port's errors, for what goes wrong inside the context too."""
         began = time.monotonic()
         result = "cancelled"
@@ -234,7 +234,7 @@ class Transport:
             if self._observe is not None:
                 self._observe(request.call.value, result, time.monotonic() - began)
 
-    async def call(self, request: Request, limit: int = MAX_ANSWER) -> Reply:
+    async def call(self, request: EngineRequest, limit: int = MAX_ANSWER) -> Reply:
         """Send ``request`` and read its whole answer."""
         async with self.open(request) as incoming:
             return await incoming.reply(limit)
@@ -248,7 +248,7 @@ class Transport:
         for pool in (self._kept, self._single):
             pool.close()
 
-    async def _begin(self, request: Request, pool: Pool, progress: _Progress) -> tuple[Connection, Response]:
+    async def _begin(self, request: EngineRequest, pool: Pool, progress: _Progress) -> tuple[Connection, Response]:
         """Send it, and wait for the head of the reply."""
         origin, authority, target = _parts(request.url)
         place = place_of(origin, request.server_name)
@@ -272,7 +272,7 @@ class Transport:
                     raise
             again = False
 
-    def _leave(self, request: Request, pool: Pool, connection: Connection, response: Response) -> None:
+    def _leave(self, request: EngineRequest, pool: Pool, connection: Connection, response: Response) -> None:
         """Give the connection back; what execd still has to say is read first, in the background.
 
         execd passes every signal that it gets to its running foreground commands, and Go hands it a SIGPIPE
@@ -323,7 +323,7 @@ def _parts(url: str) -> tuple[str, str, str]:
     return f"{scheme}://{authority}", authority, slash + target
 
 
-def _headers(request: Request) -> dict[str, str]:
+def _headers(request: EngineRequest) -> dict[str, str]:
     headers = {"User-Agent": "oncebox", "Accept": "*/*", "Accept-Encoding": "identity"}
     if request.body is not None:
         headers["Content-Type"] = "application/json"
@@ -332,7 +332,7 @@ def _headers(request: Request) -> dict[str, str]:
     return {**headers, **request.headers}
 
 
-def _transport_error(request: Request, progress: _Progress, error: Exception) -> EngineError:
+def _transport_error(request: EngineRequest, progress: _Progress, error: Exception) -> EngineError:
     if progress.phase is Phase.NOT_CONNECTED:
         failure = TransportFailure.REFUSED if isinstance(error, ConnectionRefusedError) else TransportFailure.CONNECT
     elif isinstance(error, TimeoutError):

@@ -201,6 +201,6 @@ class Dispatcher:
             voided = decisions.unavailable(body, Reason.NEVER_STARTED, told)
             change = decisions.Change(state=ClaimState.VOIDED, body=voided)
             return await self._ledger.apply(seen, change), None
-        fresh = msgspec.structs.replace(body, engine_id=None, log=None, dispatched_at=None, looks=0)
+        fresh = msgspec.structs.replace(body, engine_id=None, log=None, dispatched_at=None, quiet_polls=0)
         ours, now = await self._ledger.reopen(seen, identity.random_token(), fresh, kept)
         return now or seen, submission_of(kept) if ours and now is not None else None

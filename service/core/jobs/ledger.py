@@ -120,7 +120,7 @@ class Ledger:
         if change.settled is not None:
             self._telemetry.reconciled(change.settled)
         self._note(seen)
-        body = msgspec.structs.replace(change.body, looked_at=seen.now / 1000)
+        body = msgspec.structs.replace(change.body, polled_at=seen.now / 1000)
         if change.state is not seen.state:
             body = self._stepped(body, change.state, seen.attempt, seen=seen)
         done, now = await (self._advance if change.state.active else self._finish)(seen, change, body)

@@ -101,7 +101,7 @@ class Observer:
         body = msgspec.structs.replace(body, troubled_since=None, refused_since=None)
         if ending is not None:
             return await self._drain(record, msgspec.structs.replace(body, ended_at=record.now / 1000), ending)
-        if record.now / 1000 // EXPIRY_EVERY != body.looked_at // EXPIRY_EVERY:
+        if record.now / 1000 // EXPIRY_EVERY != body.polled_at // EXPIRY_EVERY:
             await self._expiry.keep(body)
         if body.kind == "exec":
             return await self._running_exec(record, body, thorough=thorough)
@@ -110,7 +110,7 @@ class Observer:
     async def _running_job(self, record: Record, body: JobBody, *, thorough: bool) -> Change:
         read = await self._news(body, over=thorough)
         news = any(each.append is not None for each in read) or _sizes(_with(body, read)) > _sizes(body)
-        body = msgspec.structs.replace(_with(body, read), looks=0 if news else body.looks + 1)
+        body = msgspec.structs.replace(_with(body, read), quiet_polls=0 if news else body.quiet_polls + 1)
         return _running(record, body, read, notify=news)
 
     async def _news(self, body: JobBody, *, over: bool) -> list[Reading]:
@@ -122,7 +122,7 @@ class Observer:
         )
 
     async def _running_exec(self, record: Record, body: JobBody, *, thorough: bool) -> Change:
-        change = _running(record, msgspec.structs.replace(body, looks=body.looks + 1), [], notify=False)
+        change = _running(record, msgspec.structs.replace(body, quiet_polls=body.quiet_polls + 1), [], notify=False)
         if thorough:
             with contextlib.suppress(EngineError):
                 read = await self._streams(body)

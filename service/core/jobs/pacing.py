@@ -37,15 +37,15 @@ def next_poll(record: Record, state: ClaimState, body: JobBody) -> float:
     """Seconds until a job that nobody watches is polled again, where ``state`` and ``body`` are the record's."""
     if state.pending:
         return max(0.1, (record.lease_until - record.now) / 1000 + 0.1)
-    looks, slowest = body.looks, SLOWEST if body.troubled_since is None else TROUBLED
+    quiet, slowest = body.quiet_polls, SLOWEST if body.troubled_since is None else TROUBLED
     match state:
         case ClaimState.ACCEPTED:
-            return CONFIRM_AFTER * GROWTH**looks if looks < 10 else SLOWEST
+            return CONFIRM_AFTER * GROWTH**quiet if quiet < 10 else SLOWEST
         case ClaimState.ENDED:
             return 1.0
         case ClaimState.UNKNOWN:
-            return min(slowest, 0.5 * GROWTH ** min(looks, 20)) * random.uniform(0.8, 1.2)
-    return min(slowest, FIRST * GROWTH ** min(looks, 20))
+            return min(slowest, 0.5 * GROWTH ** min(quiet, 20)) * random.uniform(0.8, 1.2)
+    return min(slowest, FIRST * GROWTH ** min(quiet, 20))
 
 
 class Pace:

@@ -72,7 +72,7 @@ class Poller:
             record = await self._store.get(id)
             if record is not None and record.state.active and record.state.settled:
                 body = records.job_body(record)
-                since = record.now / 1000 - body.looked_at
+                since = record.now / 1000 - body.polled_at
                 self._telemetry.look(max(0.0, since - next_poll(record, record.state, body)))
                 left = self._until_due(record)
                 if left > 0 or (wait := await self._pace.poll_slot(id)) is None:
@@ -113,4 +113,4 @@ class Poller:
         return record
 
     def _until_due(self, record: Record) -> float:
-        return records.job_body(record).looked_at + self._pace.seconds() - record.now / 1000
+        return records.job_body(record).polled_at + self._pace.seconds() - record.now / 1000

@@ -208,7 +208,7 @@ class Polls:
                     return
                 self._pace.charge()
                 now = await self.carry_on(record, thorough=True)
-                if records.job_body(now).looked_at == record.now / 1000:
+                if records.job_body(now).polled_at == record.now / 1000:
                     return
 
     async def sandbox_ended(self, sandbox_id: str) -> None:

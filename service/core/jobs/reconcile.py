@@ -23,7 +23,7 @@ from service.messages import JobState, Reason
 from service.ports.engine import CommandMissing, CommandStatus, Engine, EngineError, SandboxMissing
 from service.ports.store import Record
 
-CONFIRM_LOOKS = 4
+CONFIRM_POLLS = 4
 """Polls after which a command that runs without a fence to be seen is taken for a run whose job wiped the fence."""
 MARKER_WITHIN = 64 * 1024
 """Bytes at the beginning and at the end of an output that are looked through for a marker: before one stands what a
@@ -70,9 +70,11 @@ class Reconciler:
             return gone(record)
         except EngineError as error:
             return await trouble.of_run(self._engine, record, body, error)
-        if over or body.looks >= CONFIRM_LOOKS or (found is not None and found.kind in ("run", "damaged")):
-            return msgspec.structs.replace(body, looks=0)
-        return Change(state=record.state, body=msgspec.structs.replace(body, looks=body.looks + 1), notify=False)
+        if over or body.quiet_polls >= CONFIRM_POLLS or (found is not None and found.kind in ("run", "damaged")):
+            return msgspec.structs.replace(body, quiet_polls=0)
+        return Change(
+            state=record.state, body=msgspec.structs.replace(body, quiet_polls=body.quiet_polls + 1), notify=False
+        )
 
     async def _decided(self, record: Record, body: JobBody, verdict: Verdict) -> Decision:
         """What a verdict asks for."""
@@ -178,7 +180,7 @@ class Reconciler:
             fingerprint=found.fingerprint or body.fingerprint,
             timeout=found.timeout or body.timeout,
             dispatched_at=body.dispatched_at or record.now / 1000,
-            looks=0,
+            quiet_polls=0,
             doubtful=False,
         )
         return Change(state=ClaimState.RUNNING, body=adopted, settled="adopted")
@@ -200,7 +202,7 @@ class Reconciler:
 
 
 def _ours(body: JobBody, found: Fence) -> JobBody:
-    return msgspec.structs.replace(body, log=found.log, looks=0, doubtful=False)
+    return msgspec.structs.replace(body, log=found.log, quiet_polls=0, doubtful=False)
 
 
 def _never_started(record: Record, body: JobBody) -> Change:

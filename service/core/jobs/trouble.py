@@ -44,7 +44,7 @@ async def of_run(engine: Engine, record: Record, body: JobBody, error: EngineErr
     paused = state in (SandboxState.PAUSING, SandboxState.PAUSED, SandboxState.RESUMING)
     now = record.now / 1000
     since = now if paused else body.troubled_since or now
-    body = msgspec.structs.replace(body, looks=body.looks + 1, logs_ok=False, troubled_since=since)
+    body = msgspec.structs.replace(body, quiet_polls=body.quiet_polls + 1, logs_ok=False, troubled_since=since)
     if overdue(record, body) and now - since > DEADLINE_GRACE:
         return _unreachable(body)
     return Change(state=record.state, body=body, notify=False)
@@ -83,7 +83,9 @@ def later(record: Record, body: JobBody) -> Change:
     """It is tried again."""
     state = ClaimState.UNKNOWN if body.doubtful else record.state
     return Change(
-        state=state, body=msgspec.structs.replace(body, looks=body.looks + 1), notify=state is not record.state
+        state=state,
+        body=msgspec.structs.replace(body, quiet_polls=body.quiet_polls + 1),
+        notify=state is not record.state,
     )
 
 

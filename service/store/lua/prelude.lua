@@ -70,7 +70,7 @@ local function owned(claim)
   return claim.token == ARGV[2] and claim.epoch == tonumber(ARGV[3])
 end
 
--- ARGV[2], ARGV[3]: the token and the revision that a follower saw.
+-- ARGV[2], ARGV[3]: the token and the revision that a poller saw.
 local function as_seen(claim)
   return claim.token == ARGV[2] and claim.revision == tonumber(ARGV[3])
 end

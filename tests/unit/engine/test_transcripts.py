@@ -8,7 +8,7 @@ import pytest
 
 from service.engine import wire
 from service.engine.events import CommandStream
-from service.engine.outcomes import Call, CallReport, Phase, Side, TransportFailure, outcome
+from service.engine.outcomes import CallKind, CallReport, Phase, Side, TransportFailure, outcome
 from service.ports.engine import (
     CommandMissing,
     CommandNotRunning,
@@ -33,31 +33,31 @@ def _load(file: str) -> list[dict[str, Any]]:
 RECORDED = [(file, each) for file in ("lifecycle", "execd") for each in _load(file)]
 
 
-def _call(file: str, request: dict[str, Any]) -> Call:
+def _call(file: str, request: dict[str, Any]) -> CallKind:
     method, path = request["method"], request["path"].partition("?")[0]
     if path.endswith("/command") and method == "POST":
-        return Call.SUBMIT if request.get("body", {}).get("background") else Call.STREAM
+        return CallKind.SUBMIT if request.get("body", {}).get("background") else CallKind.STREAM
     for end, call in (
-        ("/command", Call.INTERRUPT),
-        ("/logs", Call.LOG),
-        ("/files/download", Call.READ),
-        ("/files/info", Call.READ),
-        ("/renew-expiration", Call.RENEW),
-        ("/pause", Call.PAUSE),
-        ("/resume", Call.RESUME),
-        ("/ping", Call.PING),
+        ("/command", CallKind.INTERRUPT),
+        ("/logs", CallKind.LOG),
+        ("/files/download", CallKind.READ),
+        ("/files/info", CallKind.READ),
+        ("/renew-expiration", CallKind.RENEW),
+        ("/pause", CallKind.PAUSE),
+        ("/resume", CallKind.RESUME),
+        ("/ping", CallKind.PING),
     ):
         if path.endswith(end):
             return call
     if "/command/status/" in path:
-        return Call.STATUS
+        return CallKind.STATUS
     if "/endpoints/" in path:
-        return Call.ENDPOINT
+        return CallKind.ENDPOINT
     if file == "execd":
-        return Call.STATUS
+        return CallKind.STATUS
     if path.endswith("/sandboxes"):
-        return Call.CREATE if method == "POST" else Call.LIST
-    return Call.DELETE if method == "DELETE" else Call.GET
+        return CallKind.CREATE if method == "POST" else CallKind.LIST
+    return CallKind.DELETE if method == "DELETE" else CallKind.GET
 
 
 def _exchange(file: str, recorded: dict[str, Any]) -> CallReport:
@@ -125,17 +125,17 @@ def _read(file: str, recorded: dict[str, Any]) -> None:
     call, body = _call(file, recorded["request"]), (recorded.get("body") or "").encode()
     if "body_head" in recorded or recorded["request"]["path"] in ("/health", "/version"):
         return
-    if call in (Call.SUBMIT, Call.STREAM):
+    if call in (CallKind.SUBMIT, CallKind.STREAM):
         _read_stream(recorded)
-    elif call in (Call.CREATE, Call.GET):
+    elif call in (CallKind.CREATE, CallKind.GET):
         assert wire.sandbox(body).id
-    elif call is Call.LIST:
+    elif call is CallKind.LIST:
         assert wire.listing(body).has_next is (recorded["name"] == "list, page size 1")
-    elif call is Call.RENEW:
+    elif call is CallKind.RENEW:
         assert wire.renewed(body) > 1_700_000_000
-    elif call is Call.ENDPOINT:
+    elif call is CallKind.ENDPOINT:
         assert wire.decode(body, wire.WireEndpoint, "endpoint").endpoint
-    elif call is Call.STATUS:
+    elif call is CallKind.STATUS:
         command = recorded["request"]["path"].rpartition("/")[2]
         _check_status(wire.command_status(body, command))
 

@@ -14,8 +14,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from service import context
 from service.api.application import Application
 from service.api.exchange import Exchange
-from service.engine.outcomes import Call, Side
-from service.engine.transport import Deadline, Request, Transport
+from service.engine.outcomes import CallKind, Side
+from service.engine.transport import Deadline, EngineRequest, Transport
 from service.observability import tracing
 from service.observability.tracing import Tracing
 from service.ports.engine import EngineError
@@ -93,8 +93,8 @@ async def call(rig: Rig, transport: Transport) -> bytes:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    asked = Request(
-        call=Call.STATUS, side=Side.DIRECT, method="GET", url=f"http://127.0.0.1:{port}/x", deadline=Deadline(5)
+    asked = EngineRequest(
+        call=CallKind.STATUS, side=Side.DIRECT, method="GET", url=f"http://127.0.0.1:{port}/x", deadline=Deadline(5)
     )
     async with server:
         with pytest.raises(EngineError):

@@ -218,10 +218,10 @@ async def test_else_as_much_as_one_read_brings(thorough: bool, read: int) -> Non
     assert change.body.end == read
 
 
-@pytest.mark.parametrize(("looked_at", "kept"), [(1019.0, ["s"]), (1020.0, [])])
-async def test_a_sandbox_is_kept_for_a_job_that_runs_once_a_minute(looked_at: float, kept: list[str]) -> None:
+@pytest.mark.parametrize(("polled_at", "kept"), [(1019.0, ["s"]), (1020.0, [])])
+async def test_a_sandbox_is_kept_for_a_job_that_runs_once_a_minute(polled_at: float, kept: list[str]) -> None:
     scene = runs()
-    what = body(log="/tmp/ours.output", looked_at=looked_at)
+    what = body(log="/tmp/ours.output", polled_at=polled_at)
     await observed(scene, record(RUNNING, what, now=1021.0))
     assert scene.kept == kept
     assert 1020 % observe.EXPIRY_EVERY == 0

@@ -221,7 +221,7 @@ async def test_a_sandbox_that_is_gone_closes_what_still_runs_in_it(world: World)
 
 def polled(what: float, *, now: float = 1000.0, state: ClaimState = S.RUNNING, **more: Any) -> Record:
     """A record that was polled so many seconds ago."""
-    return record(state, body(looked_at=now - what), now=now, **more)
+    return record(state, body(polled_at=now - what), now=now, **more)
 
 
 DUE: dict[str, tuple[Record, float | None, list[str]]] = {

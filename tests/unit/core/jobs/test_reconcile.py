@@ -9,7 +9,7 @@ import pytest
 
 from service.core.fence.protocol import NOTHING_RAN, Boot, Voided
 from service.core.jobs.decisions import Change, Decision, NextAttempt
-from service.core.jobs.reconcile import CONFIRM_LOOKS, Reconciler
+from service.core.jobs.reconcile import CONFIRM_POLLS, Reconciler
 from service.core.model.states import ClaimState
 from service.core.records import JobBody
 from service.messages import SandboxState
@@ -49,7 +49,7 @@ def said(decision: Decision | JobBody) -> str:
     found = decision.body
     words = [decision.state.value, found.state and found.state.value, found.reason and found.reason.value]
     words += [f"follow {found.engine_id}" if found.engine_id != "ours" else None, decision.settled]
-    words += ["again" if found.looks else None, "doubtful" if found.doubtful else None]
+    words += ["again" if found.quiet_polls else None, "doubtful" if found.doubtful else None]
     return " ".join(word for word in words if word) + ("" if decision.notify else ", quietly")
 
 
@@ -70,7 +70,7 @@ CONFIRMED: dict[str, tuple[Scene, JobBody, str]] = {
     "no fence yet, and execd does not know it yet": (
         Scene(status_=CommandMissing("no")), BODY, "accepted again, quietly",
     ),
-    "no fence for long, and it runs": (Scene(status_=status(running=True)), body(looks=CONFIRM_LOOKS), "the run"),
+    "no fence for long, and it runs": (Scene(status_=status(running=True)), body(quiet_polls=CONFIRM_POLLS), "the run"),
     "a damaged fence, and it runs": (Scene(fence=DAMAGED, status_=status(running=True)), BODY, "the run"),
     "no fence, and it is over": (over(3, b"said\n"), BODY, "the run"),
     "no fence, over, and said that none could be made": (
