@@ -215,7 +215,7 @@ class _Exchange(Generic[T]):
             self._soon(self._broken)
         elif rng.random() >= weather.lost:
             self._soon(self._arrived)
-            if rng.random() < weather.doubled:
+            if self._name != "create" and rng.random() < weather.doubled:
                 self._soon(self._arrived)
 
     def close(self) -> None:

@@ -16,6 +16,8 @@ from tests.simulation.redis import Snapshot
 if TYPE_CHECKING:
     from tests.simulation.world import Replica, World
 
+LOSSY = ("weather", "engine_silent", "freeze", "pause")
+"""Kinds that lose an answer of the engine without a word."""
 AFTERWARDS = 45.0
 """Seconds after a fault in which its effects are still felt: deadlines of calls, messages that come late."""
 

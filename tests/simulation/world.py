@@ -22,12 +22,14 @@ from tests.simulation.loop import Host, VirtualLoop
 from tests.simulation.network import Dropped, Network
 from tests.simulation.plan import Plan
 from tests.simulation.store import Node, store_of
-from tests.simulation.troubles import Troubles
+from tests.simulation.troubles import LOSSY, Troubles
 
 T = TypeVar("T")
 
 SETTLED = 300.0
 """Seconds after the last trouble within which everything settles: a job's time, a grace, and a rare poll."""
+CREATE_LOST = 900.0
+"""The same where messages may be lost without a word: a create is waited for, and then looked for, as long."""
 CALL_TIMEOUT = 60.0
 """Seconds for which a caller waits for an answer."""
 
@@ -112,6 +114,8 @@ class World:
         self.stuck: list[str] = []
         self.replicas: list[Replica] = []
         self.troubles = Troubles(self)
+        lossy = any(fault.kind in LOSSY for fault in plan.faults)
+        self.settled = CREATE_LOST if lossy else SETTLED
         self._call_rng = self.rng("calls")
 
     def rng(self, name: str) -> random.Random:
@@ -182,7 +186,7 @@ class World:
         return forgotten or len(set(digests)) == len(digests)
 
     async def main(self) -> None:
-        self.tell(Begun(at=0.0, seed=self.plan.seed, what="simulated", settled=SETTLED))
+        self.tell(Begun(at=0.0, seed=self.plan.seed, what="simulated", settled=self.settled))
         self.replicas = [Replica(self, number) for number in range(self.plan.replicas)]
         callers = [Caller(self, each) for each in self.plan.callers]
         tasks = []
@@ -194,12 +198,12 @@ class World:
         if tasks:
             await asyncio.wait(tasks, timeout=self.plan.seconds)
         await self._calm()
-        done, left = await asyncio.wait(tasks, timeout=SETTLED) if tasks else ((), ())
+        done, left = await asyncio.wait(tasks, timeout=self.settled) if tasks else ((), ())
         for task in done:
             task.result()
         for task in left:
             self.stuck.append(task.get_name())
-        for _ in range(int(SETTLED)):
+        for _ in range(int(self.settled)):
             if self._settled():
                 break
             await asyncio.sleep(1.0)

@@ -100,8 +100,8 @@ class Preparation:
                 raise problem
             return await reading
         finally:
-            if not reading.done():
-                reading.cancel()
+            if not reading.cancel() and not reading.cancelled():
+                reading.exception()  # it failed while the engine was asked: nobody else takes that
 
     async def why(self, error: EngineError, sandbox_id: str) -> errors.OnceboxError:
         """What a call that was not executed means: the sandbox's own state tells more than a closed port."""
