@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -36,6 +37,14 @@ class Evaluations(Adapter):
         log = ("--log-dir", str(self.folder / folder), "--log-format", "json", "--display", "plain")
         return self.start("inspect", "eval", task, *log, *options, name=f"eval-{folder}")
 
+    def checks(self, *files: str, options: Sequence[str] = (), env: Mapping[str, str] | None = None) -> dict[str, bool]:
+        """Runs files of checks: which passed."""
+        report = self.folder / "report.xml"
+        words = ["-m", "pytest", "-q", "--noconftest", "-c", os.devnull, "--rootdir", str(self.folder)]
+        words += ["-p", "no:cacheprovider", "-o", "asyncio_mode=auto", f"--junitxml={report}", *options]
+        self.start("python", *words, *(FILES / file for file in files), name="checks", env=env).wait(timeout=360)
+        return {str(case.get("name")): len(case) == 0 for case in ElementTree.parse(report).iter("testcase")}
+
     def log(self, folder: str) -> dict[str, Any]:
         """What an evaluation wrote."""
         [path] = (self.folder / folder).glob("*.json")
@@ -49,20 +58,24 @@ def inspect(spawn: Spawner, tmp_path: Path) -> Evaluations:
 
 
 def test_the_providers_own_self_check(inspect: Evaluations) -> None:
-    report = inspect.folder / "report.xml"
-    words = ["-m", "pytest", "-q", "-n", "2", "--noconftest", "-c", os.devnull, "--rootdir", str(inspect.folder)]
-    words += ["-p", "no:cacheprovider", "-o", "asyncio_mode=auto", f"--junitxml={report}"]
-    check = inspect.start("python", *words, str(FILES / "self_check_inspect.py"), name="self-check")
-    check.wait(timeout=360)
-    cases = list(ElementTree.parse(report).iter("testcase"))
-    failed = {
-        str(case.get("name")) for case in cases if case.find("failure") is not None or case.find("error") is not None
-    }
+    cases = inspect.checks("self_check_inspect.py", options=("-n", "4"))
     assert len(cases) == ALL
     expected = NOT_FOR_ROOT if os.geteuid() == 0 else {"test_exec_as_user"}
     if not os.stat("/tmp").st_mode & stat.S_IWOTH:  # the machine's own, where sandboxes are not isolated
         expected = {*expected, "test_exec_as_user"}
-    assert failed == expected, check.stdout
+    assert {name for name, passed in cases.items() if not passed} == expected
+    assert inspect.listed("sandboxes") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's commands need root")
+def test_limits_and_a_config_are_kept_to_and_what_root_may_others_may_not(inspect: Evaluations) -> None:
+    files = ("self_check_inspect.py", "inspect_config.py")
+    words = ("-o", "python_files=*.py", "-k", " or ".join(("inspect_config", *NOT_FOR_ROOT)))
+    cases = inspect.checks(*files, options=words, env={"SELF_CHECK_USER": "nobody"})
+    assert {name for name, passed in cases.items() if not passed} == set()
+    assert {*cases} > NOT_FOR_ROOT
+    assert len(cases) == 6
+    assert [job["state"] for job in inspect.listed("exec-jobs?q=5000")] == ["cancelled"]
     assert inspect.listed("sandboxes") == []
 
 

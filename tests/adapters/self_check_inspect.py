@@ -10,6 +10,7 @@ from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
 from service.adapters.inspect import OnceboxConfig
 from service.adapters.inspect.sandbox import OnceboxSandboxEnvironment as Provider
+from tests.adapters.inspect_config import OPENED
 
 
 @pytest_asyncio.fixture
@@ -17,6 +18,9 @@ async def sandbox_env() -> AsyncIterator[Provider]:
     config = OnceboxConfig(user=os.environ.get("SELF_CHECK_USER"))
     await Provider.task_init("self-check", config)
     made = await Provider.sample_init("self-check", config, {})
-    yield made["default"].as_type(Provider)
+    provider = made["default"].as_type(Provider)
+    if config.user:
+        await provider.sandbox.run(OPENED)
+    yield provider
     await Provider.sample_cleanup("self-check", config, made, False)
     await Provider.task_cleanup("self-check", config, True)

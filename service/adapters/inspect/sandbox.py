@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import io
 import re
 from collections import Counter
@@ -14,7 +13,6 @@ from functools import cache
 from typing import Any, Literal, overload
 from uuid import uuid4
 
-import msgspec
 from anyio import CancelScope
 from inspect_ai.log._samples import sample_active
 from inspect_ai.util import (
@@ -29,16 +27,14 @@ from inspect_ai.util import (
 )
 
 from service.adapters.inspect.config import OnceboxConfig
+from service.adapters.keys import digest
+from service.adapters.os_errors import as_os_errors
 from service.client import (
     AsyncClient,
     AsyncSandbox,
-    FileNotFound,
-    FilePermissionDenied,
     InvalidRequest,
-    IsADirectory,
     JobResult,
     JobState,
-    NotADirectory,
     OutputTooLarge,
     SandboxNotFound,
     SandboxNotRunning,
@@ -218,11 +214,6 @@ def label(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("._-") or "none"
 
 
-def digest(value: object) -> str:
-    """A short name for a value."""
-    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:32]
-
-
 async def delete(sandbox: AsyncSandbox) -> None:
     """Deletes a sandbox that may be gone."""
     try:
@@ -251,15 +242,8 @@ def result_of(result: JobResult, cmd: list[str], limit: int) -> ExecResult[str]:
 def told_as_inspect_does(subject: str) -> Iterator[None]:
     """Failures as Inspect tells them; ``subject``: the file or program."""
     try:
-        yield
-    except FileNotFound as error:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory", subject) from error
-    except NotADirectory as error:
-        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", subject) from error
-    except IsADirectory as error:
-        raise IsADirectoryError(errno.EISDIR, "Is a directory", subject) from error
-    except FilePermissionDenied as error:
-        raise PermissionError(errno.EACCES, "Permission denied", subject) from error
+        with as_os_errors(subject):
+            yield
     except (SandboxNotFound, SandboxNotRunning) as error:
         raise SandboxUnavailableError(error.detail) from error
     except InvalidRequest as error:
