@@ -11,6 +11,7 @@ from service.core.app import Core
 from tests.integration.core_rig import Rig, local_engine, rig
 from tests.integration.tenants_rig import Replica, TenantsRig, tenants_file, tenants_rig
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +24,12 @@ def tenants_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[s
 
 @pytest.fixture
 async def tenants(
-    tenants_engine: tuple[str, Path], redis_server: RedisServer, patient_store: None
+    tenants_engine: tuple[str, Path], redis_server: RedisServer, patient_store: None, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[TenantsRig]:
     """No replicas yet, an empty Redis and an empty engine."""
+    # A stream whose refusal takes long begins before it: what two requests are told differs by that alone.
+    monkeypatch.setattr("service.api.sse.OPENING_SECONDS", PATIENCE)
+    monkeypatch.setattr("service.api.waiting.SIGN_OF_LIFE_SECONDS", PATIENCE)
     url, root = tenants_engine
     async with tenants_rig(url, redis_server.url, root) as built:
         yield built
