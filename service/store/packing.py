@@ -15,8 +15,6 @@ IN_LOOP = 32 * 1024
 """Bytes up to which compressing (about 0.3 ms) is done in the event loop; more goes to a thread."""
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="oncebox-compress")
 """Not the event loop's own: lookups of names that hang may hold all of those."""
-HEADER = 38
-"""Bytes before the output; ``lua/output.lua`` has the form."""
 
 
 async def compress(data: bytes) -> bytes:

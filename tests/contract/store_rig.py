@@ -102,7 +102,7 @@ class StoreRig:
         return await self.walk(record, ClaimState.DISPATCHED, ClaimState.ACCEPTED, ClaimState.RUNNING)
 
     async def walk(self, record: Record, *states: ClaimState, ttl: float | None = TTL) -> Record:
-        """Take a claim through states, as its owner and its follower would."""
+        """Take a claim through states, as its owner and its poller would."""
         for state in states:
             if state is ClaimState.DISPATCHED:
                 done, now = await self.store.dispatch(record, lease=LEASE, body=record.body)
@@ -118,7 +118,7 @@ class StoreRig:
     async def follow(
         self, seen: Record, state: ClaimState, *, body: bytes = b"", ttl: float | None = TTL, **more: Any
     ) -> tuple[bool, Record | None]:
-        """What a follower writes: with one script while the job is active, with another at its end."""
+        """What a poller writes: with one script while the job is active, with another at its end."""
         if state.active:
             return await self.store.advance(seen, state, body=body, **more)
         return await self.store.finish(seen, state, body=body, ttl=ttl or TTL, **more)

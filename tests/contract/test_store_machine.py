@@ -1,4 +1,4 @@
-"""Random interleavings of owners, followers and late answers, and what must hold whatever they do.
+"""Random interleavings of owners, pollers and late answers, and what must hold whatever they do.
 
 Each rule is one call by somebody who acts on what it saw some time ago: mostly just now, but at times several
 versions back.
@@ -217,7 +217,7 @@ class Claims(RuleBasedStateMachine):
         done, now = self.run(self.rig.follow(old, state, append=append))
         if done:
             assert before is not None
-            assert (old.token, old.revision) == (before.token, before.revision), "a stale follower wrote"
+            assert (old.token, old.revision) == (before.token, before.revision), "a stale poller wrote"
             self.log += more
         self.did("advance", old, (done, now))
 

@@ -190,7 +190,7 @@ class World:
         return s._replace(claim=claim._replace(state=to, **change))
 
     def follow(self, s: State, to: ClaimState, **change: Any) -> State:
-        """What a follower writes: what it saw, or the end."""
+        """What a poller writes: what it saw, or the end."""
         return self.write("advance" if to.active else "finish", s, to, **change)
 
 

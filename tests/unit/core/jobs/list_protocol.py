@@ -1,6 +1,6 @@
 """A job's claim, its place in the lists of active jobs, and the chore that cleans its fence: each script by itself.
 
-Two requests with one key, and a follower that looks at what is listed and nothing else; each may stop for good at any
+Two requests with one key, and a poller that asks about what is listed and nothing else; each may stop for good at any
 step. A rule that is left out makes two scripts of one, or lets a script act where its compare-and-set failed.
 The claim moves as `service.core.model.states.SCRIPTS` allows. `explore` finds the shortest way to each fault.
 """

@@ -261,7 +261,7 @@ NOT_EXPLORED: dict[str, set[Move]] = {
         ("renew", ClaimState.DISPATCHED, ClaimState.DISPATCHED),
         ("release", ClaimState.CLAIMED, ClaimState.CLAIMED),
     },
-    "a follower that has nothing new": {
+    "a poller that has nothing new": {
         ("advance", state, state)
         for state in (ClaimState.UNKNOWN, ClaimState.ACCEPTED, ClaimState.RUNNING, ClaimState.ENDED)
     },
