@@ -87,6 +87,24 @@ def not_after_its_end(facts: Facts) -> Iterator[Violation]:
                 yield Violation("not_after_its_end", run.at, f"{said}, and {run.mark} was executed later")
 
 
+NOT_RUN = {"ENGINE_UNAVAILABLE", "ENGINE_REJECTED", "QUOTA_EXCEEDED", "RATE_LIMITED", "SANDBOX_NOT_RUNNING"}
+"""README, "What each failure gives": problems of a submission that was not executed."""
+
+
+@_rule
+def a_refusal_ran_nothing(facts: Facts) -> Iterator[Violation]:
+    """README, "What each failure gives": "the engine can't be reached: executed again? no": whoever is the first to ask
+    for a command, and is told so, has not had it executed.
+    """
+    for mark, calls in facts.asked.items():
+        first = min(calls, key=lambda call: call.at)
+        others = min((call.at for call in calls if call is not first), default=facts.until)
+        for run in facts.executed.get(mark, ()):
+            if first.code in NOT_RUN and first.at <= run.at <= min(first.until, others):
+                said = f"{mark} was executed, and its only request was told {first.code} at {first.until:.3f}"
+                yield Violation("a_refusal_ran_nothing", run.at, said)
+
+
 @_rule
 def acknowledged_is_executed(facts: Facts) -> Iterator[Violation]:
     """README: "A command runs once, and its result outlives the connection": a job that was acknowledged has a run, or

@@ -171,6 +171,7 @@ BROKEN: Sequence[tuple[str, str, list[AnyEvent]]] = [
     ("not_after_its_end", "cancelled before its start, and ran", [
         submit(1), saw(2, None, call={"what": "cancel"}), ran(2),
         saw(3, "cancelled", reason="cancelled_before_start")]),
+    ("a_refusal_ran_nothing", "told that nothing was run", [submit(1, **REFUSED), ran(1.2)]),
     ("acknowledged_is_executed", "exited without a run", [submit(1), saw(2, "exited", exit_code=0), Quiet(at=9)]),
     ("acknowledged_is_executed", "running without a run", [
         submit(1), saw(2, "running"), saw(8, "running"), Quiet(at=9)]),
@@ -272,6 +273,8 @@ RIGHT: Sequence[tuple[str, str, list[AnyEvent]]] = [
     ("not_after_its_end", "retried", [submit(1), saw(3, "failed", reason="never_started"), submit(4), ran(5)]),
     ("not_after_its_end", "both lost", [
         submit(1), ran(2), EMPTIED, NEW_FILES, saw(7, "failed", reason="never_started")]),
+    ("a_refusal_ran_nothing", "a retry ran", [submit(1, **REFUSED), submit(2), ran(2.2)]),
+    ("a_refusal_ran_nothing", "another request ran it", [submit(1, **REFUSED), submit(1.1), ran(1.2)]),
     ("acknowledged_is_executed", "exited", [submit(1), ran(2), exited(3), Quiet(at=9)]),
     ("acknowledged_is_executed", "failed", [submit(1), saw(3, "failed", reason="never_started"), Quiet(at=9)]),
     ("acknowledged_is_executed", "Redis emptied before it was sent", [
