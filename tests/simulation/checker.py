@@ -591,7 +591,9 @@ def quotas_hold(facts: Facts) -> Iterator[Violation]:
         marks = {call.mark for call in facts.submits if call.tenant == tenant}
         runs = sorted((run for mark in marks for run in facts.executed.get(mark, ())), key=lambda run: run.at)
         for run in runs:
-            beside = [each for each in runs if each.at <= run.at and (each.until is None or each.until > run.at)]
+            # One whose end nobody saw may have been killed long ago.
+            there = (each for each in runs if each.at <= run.at and each.until is not None and each.until > run.at)
+            beside = [each for each in there if each is not run] + [run]
             since = min(each.at for each in beside)
             if len(beside) > limit and not _store_troubled(facts, since - 60.0, run.at):
                 said = f"{len(beside)} commands of {tenant} run at once, of {limit}: {[each.mark for each in beside]}"

@@ -101,6 +101,11 @@ def ran(at: float, *, mark: str = "m", until: float | None = None, **more: Any) 
     return Executed(**{"at": at, "sandbox": "s", "mark": mark, **end, **more})
 
 
+def killed(at: float) -> Executed:
+    """It was started, and nobody saw its end."""
+    return Executed(at=at, sandbox="s", mark="m")
+
+
 def exited(at: float, code: int = 0, **more: Any) -> Call:
     """The job's end, with all of its output."""
     return saw(at, "exited", exit_code=code, **{"over": True, "output": "m\n", "output_complete": True, **more})
@@ -345,6 +350,9 @@ RIGHT: Sequence[tuple[str, str, list[AnyEvent]]] = [
     ("quotas_hold", "one after the other", [
         submit(1), ran(2), exited(3), submit(4, mark="n", key="l", id="cmd2"), ran(5, mark="n")]),
     ("quotas_hold", "told while one runs", [submit(1), ran(2, until=9), submit(4, mark="n", key="l", **OVER_QUOTA)]),
+    ("quotas_hold", "the other one was killed, nobody saw when", [
+        submit(1), submit(1, mark="n", key="l", id="cmd2"), killed(2),
+        ran(3, mark="n", until=9)]),
     ("quotas_hold", "the store was emptied", [
         submit(1), submit(6, mark="n", key="l", id="cmd2"), ran(2, until=9), EMPTIED, ran(7, mark="n", until=9)]),
 ]  # fmt: skip
