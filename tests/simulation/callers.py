@@ -58,7 +58,7 @@ class Caller:
         while jobs:
             some, jobs = jobs[:at_once], jobs[at_once:]
             await asyncio.gather(*(self._job(sandbox, number) for number in some))
-            await asyncio.sleep(rng.uniform(0.0, 0.5))
+            await asyncio.sleep(rng.uniform(0.0, 2.0))
         if rng.random() < 0.1:
             await self._patiently(self._create())
         if rng.random() < 0.2:

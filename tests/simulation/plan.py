@@ -47,12 +47,12 @@ def plan_of(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     seconds = rng.choice((15.0, 30.0, 60.0))
     callers = tuple(
-        CallerPlan(number, rng.choice(TENANTS), rng.uniform(0, seconds / 2), rng.randint(2, 12), rng.getrandbits(32))
+        CallerPlan(number, rng.choice(TENANTS), rng.uniform(0, seconds / 6), rng.randint(2, 12), rng.getrandbits(32))
         for number in range(rng.randint(6, 20))
     )
     kinds = rng.sample(KINDS, rng.randint(1, 6))
     faults = tuple(
         Fault(at, rng.choice(kinds), rng.choice((0.5, 2.0, 8.0, 20.0)), rng.randrange(60), rng.random())
-        for at in sorted(rng.uniform(1, seconds) for _ in range(rng.choice((0, 2, 5, 10, 20))))
+        for at in sorted(rng.uniform(2, seconds) for _ in range(rng.choice((0, 2, 5, 10, 20))))
     )
     return Plan(seed, rng.choice((2, 2, 3)), seconds, callers, faults)

@@ -15,7 +15,7 @@ from tests.simulation.judging import Verdict, fingerprint, judged, smaller, time
 from tests.simulation.loop import Host, VirtualLoop
 from tests.simulation.plan import CallerPlan, Fault, Plan, plan_of
 
-SECONDS = float(os.environ.get("SIMULATE_SECONDS") or 20)
+SECONDS = float(os.environ.get("SIMULATE_SECONDS") or (60 if os.environ.get("CI") == "true" else 20))
 
 
 def test_no_promise_is_broken_in_worlds_of_new_seeds() -> None:
