@@ -9,6 +9,7 @@ import pytest
 from tests.faults.caller import Answer
 from tests.faults.rig import OWNER, Rig
 from tests.faults.tally import Tally, tries
+from tests.support.network_plan import Duplicate
 
 LONG_COUNT = 100
 """Keys of the long form; each gets this many requests in the long, and this many in the short form:"""
@@ -111,3 +112,17 @@ async def test_two_owners_with_one_key_at_the_same_moment_get_two_sandboxes(rig:
     assert [len(ids) for ids in by_owner.values()] == [1, 1]
     assert not by_owner["alice"] & by_owner["bob"]
     assert (await rig.engine_counts())["create"] == 2
+
+
+async def test_a_create_that_a_network_delivers_twice_is_one_sandbox_for_its_callers(rig: Rig) -> None:
+    """The engine makes two of it: nobody is told of the second one."""
+    await rig.start(replicas=2, networks=True)
+    doubled = rig.engine_net.plan.duplicate = Duplicate(match=b"POST /v1/sandboxes HTTP/1.1")
+    answers = [await rig.caller.create_until_answered([url], key="k", workspace_owner=OWNER) for url in rig.urls]
+    await asyncio.wait_for(doubled.answered.wait(), 60)
+    assert (await rig.engine_counts())["create"] == 2
+    listed = await rig.caller.send("GET", f"{rig.urls[0]}/v1/sandboxes")
+    again = await rig.caller.create_until_answered(rig.urls, key="k", workspace_owner=OWNER)
+    assert {answer.body["sandbox_id"] for answer in [*answers, again]} == {answers[0].body["sandbox_id"]}
+    assert answers[0].body["sandbox_id"] in [item["sandbox_id"] for item in listed.body["items"]]
+    assert len(listed.body["items"]) == 2
