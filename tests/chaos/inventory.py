@@ -1,7 +1,7 @@
 """What is left at the end: in the store's masters, and at the engine."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import redis
@@ -58,9 +58,12 @@ async def _living(rig: Rig) -> list[Living]:
     while True:
         url = f"{rig.engine.url}/v1/sandboxes?page={page}&pageSize=200"
         body = (await rig.caller.send("GET", url, headers={"OPEN-SANDBOX-API-KEY": ENGINE_KEY})).body
-        found += (
-            Living(sandbox=each["id"], digest=each["metadata"].get("oncebox.io/idem", "")) for each in body["items"]
-        )
+        found += (_lives(each["id"], each["metadata"]) for each in body["items"])
         if not body["pagination"]["hasNextPage"]:
             return found
         page += 1
+
+
+def _lives(id: str, metadata: Mapping[str, str]) -> Living:
+    request = " ".join(metadata.get(f"oncebox.io/{name}", "") for name in ("generation", "attempt"))
+    return Living(sandbox=id, digest=metadata.get("oncebox.io/idem", ""), request=request)

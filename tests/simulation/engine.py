@@ -291,6 +291,11 @@ class Box:
             process.signal(SIGKILL)
 
     @property
+    def request(self) -> str:
+        """Which request made it: one that a network doubled makes two with the same."""
+        return " ".join(self.spec.metadata.get(f"{RESERVED}{name}", "") for name in ("generation", "attempt"))
+
+    @property
     def digest(self) -> str:
         """Of the key that it was made for."""
         return self.spec.metadata.get(f"{RESERVED}idem", "")

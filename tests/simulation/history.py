@@ -234,6 +234,8 @@ class Living(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     sandbox: str
     digest: str = ""
+    request: str = ""
+    """Which request to the engine made it, as its metadata have it; two that are equal are one that was doubled."""
 
 
 class Inventory(Event, frozen=True, kw_only=True, omit_defaults=True, tag="inventory"):

@@ -338,6 +338,8 @@ RIGHT: Sequence[tuple[str, str, list[AnyEvent]]] = [
         kept(kind="claim", state="closed"), kept(kind="claim", state="dispatched", of="digest of a sandbox's key"),
         kept(kind="fence"), kept(kind="key")]),
     ("one_living_sandbox_a_key", "one", [SandboxMade(at=1, sandbox="s", digest="d"), living("s")]),
+    ("one_living_sandbox_a_key", "one request, doubled", [
+        Inventory(at=900.0, living=tuple(Living(sandbox=each, digest="d", request="g 1") for each in "st"))]),
     ("one_living_sandbox_a_key", "without keys", [living("s", "t", digest="")]),
     ("one_living_sandbox_a_key", "another generation", [EMPTIED, living("s", "t")]),
     ("nobodys_sandbox_is_swept", "never given", [SandboxEnded(at=6.0, sandbox="s", why="deleted")]),

@@ -213,7 +213,9 @@ class World:
         self.tell(self._inventory())
 
     def _inventory(self) -> Inventory:
-        living = tuple(Living(sandbox=box.id, digest=box.digest) for box in self.engine.boxes.values())
+        living = tuple(
+            Living(sandbox=box.id, digest=box.digest, request=box.request) for box in self.engine.boxes.values()
+        )
         return Inventory(at=self.loop.now, kept=tuple(kept(self.node.redis)), living=living)
 
 
