@@ -1,4 +1,4 @@
-"""More submissions than can be carried out in time: each is answered within what balancers wait, and none is lost."""
+"""More submissions than can be carried out in time: each is taken or told when to come back, and none is lost."""
 
 import asyncio
 from pathlib import Path
