@@ -234,6 +234,8 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._due: float | None = None
         """By the loop's clock: when it is closed, if nothing comes until then."""
+        self._closing: asyncio.TimerHandle | None = None
+        """Cuts it off, if what was sent last is never taken."""
         self._no_more = False
         self._ending = False
         self._lost = asyncio.Event()
@@ -255,11 +257,12 @@ class Connection:
         """Its requests, one after the other, until it is closed. Cancelled, it is cut off."""
         try:
             await self._requests()
-            self._writer.close()
+            self.close()
             await self._lost.wait()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._closing):
+                if timer is not None:
+                    timer.cancel()
             self._writer.transport.abort()
 
     async def _requests(self) -> None:
@@ -307,8 +310,12 @@ class Connection:
             if event.data:
                 self._write(event.data)
                 if self._wire.is_full:
-                    async with asyncio.timeout(TAKEN_SECONDS):
-                        await self._writer.drain()
+                    try:
+                        async with asyncio.timeout(TAKEN_SECONDS):
+                            await self._writer.drain()
+                    except TimeoutError:
+                        self._writer.transport.abort()
+                        raise
         elif isinstance(event, Closed):
             self._end()
         elif isinstance(event, Updated):
@@ -363,6 +370,8 @@ class Connection:
         """Close it: there is no request under way."""
         self._server.became_busy(self)
         self._writer.close()
+        if self._writer.transport.get_write_buffer_size() and not self._closing:
+            self._closing = self._loop.call_later(TAKEN_SECONDS, self._writer.transport.abort)
 
     # -- called by the wire
 

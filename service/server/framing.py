@@ -21,7 +21,8 @@ class Framing:
         self.state: type[h11.SEND_RESPONSE] | type[h11.SEND_BODY] | type[h11.DONE] | type[h11.MUST_CLOSE]
         self.state = h11.SEND_RESPONSE
         self.closes = closes
-        self._method = method
+        self.bodyless = method == b"HEAD"
+        """Whatever is answered: no body is sent."""
         self._chunks = chunks
         self._left: int | None = None
         """Bytes of the body that are still to come, where its length was said."""
@@ -38,7 +39,7 @@ class Framing:
             elif name == b"connection" and value == b"close":
                 self.closes = True
                 lines.pop()
-        bodyless = self._method == b"HEAD" or status in _WITHOUT_BODY
+        bodyless = self.bodyless or status in _WITHOUT_BODY
         if self._left is not None or bodyless:
             self._chunks = False
         elif self._chunks:

@@ -80,10 +80,13 @@ class Http1(H11Protocol):
                     self._head = answer.head(event.status_code, [*event.headers, _date(int(time.time()))])
                     asyncio.get_running_loop().call_soon(self._send_head_alone)
                 case Body():
-                    await self.send(RawData(self._take_head() + answer.data(event.data)))
+                    piece = answer.data(event.data)
+                    await self.send(RawData(self._take_head() + piece))
                 case EndBody():
-                    await self.send(RawData(self._take_head() + answer.end()))
+                    end = answer.end()
+                    await self.send(RawData(self._take_head() + end))
                 case StreamClosed():
+                    self._send_head_alone()
                     await self._maybe_recycle()
         except h11.LocalProtocolError:
             if self.connection.their_state is not h11.ERROR:  # else it was answered already
@@ -121,7 +124,7 @@ class Http1(H11Protocol):
                     (low, value) for name, value in request.headers.raw_items() if (low := name.lower()) != b"upgrade"
                 ],
                 http_version=request.http_version.decode(),
-                method=request.method.decode().upper(),
+                method=request.method.decode(),
                 raw_path=request.target,
                 state=self.connection_state,
             )
@@ -142,7 +145,7 @@ class Http1(H11Protocol):
         ]
         answer = self.connection.answer
         head = answer.head(status_code, [*own, _date(int(time.time()))])
-        await self.send(RawData(head + answer.data(body) + answer.end()))
+        await self.send(RawData(head + answer.data(b"" if answer.bodyless else body) + answer.end()))
 
 
 @functools.lru_cache(1)

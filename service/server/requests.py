@@ -20,6 +20,8 @@ _BLANK_LINE = re.compile(rb"\n\r?\n")
 _END_OF_CHUNKS = b"\r\n\r\n"
 _CHUNKED_HEAD = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 _END = h11.EndOfMessage()
+MAX_BARE = 64 * 1024
+"""Bytes of chunks' own that may come without any of the body; also of a read that has none."""
 
 Event = h11.Request | h11.Data | h11.EndOfMessage | type[h11.NEED_DATA] | type[h11.PAUSED]
 State = type[h11.IDLE] | type[h11.SEND_BODY] | type[h11.DONE] | type[h11.ERROR]
@@ -129,6 +131,8 @@ class _Chunks:
 
     def __init__(self) -> None:
         self.whole = False
+        self._bare = 0
+        """Bytes since the last one of the body: sizes, extensions, trailers."""
         self._pieces: list[bytes] = []
         self._before = b""
         """The last bytes that were taken: a blank line may have begun with them."""
@@ -138,6 +142,7 @@ class _Chunks:
     def take(self, received: bytearray) -> bytes:
         """What ``received`` has of it; what follows it is left there."""
         data, at = self._before + received, len(self._before)
+        came = len(received)
         while at < len(data) and not self.whole:
             found = data.find(_END_OF_CHUNKS, max(0, at - 3))
             cut = found + len(_END_OF_CHUNKS) if found >= 0 else len(data)
@@ -147,6 +152,9 @@ class _Chunks:
         self._before = data[max(0, at - 3) : at]
         piece = b"".join(self._pieces)
         self._pieces.clear()
+        self._bare = 0 if piece else self._bare + came
+        if self._bare > MAX_BARE and not self.whole:
+            raise h11.LocalProtocolError("chunks of nothing")
         return piece
 
     def on_body(self, body: bytes) -> None:

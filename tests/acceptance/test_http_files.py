@@ -102,7 +102,8 @@ def test_what_was_put_under_any_name_comes_back(files: Files, name: str) -> None
 @pytest.mark.parametrize("size", [0, 1, 8 * 1024 * 1024, 8 * 1024 * 1024 + 1, 40 * 1024 * 1024])
 def test_files_of_any_size_with_a_length_or_chunked(files: Files, size: int) -> None:
     data = os.urandom(size)
-    assert files.put("deep/er/f", data).status == 201
+    answer = files.put("deep/er/f", data)
+    assert (answer.status, answer.headers.get("Connection")) == (201, None), "the connection goes on"
     assert files.get("deep/er/f").data == data
     chunks = (data[start : start + 100_000] for start in range(0, size, 100_000))
     assert files.put("chunked", chunks).json()["size"] == size

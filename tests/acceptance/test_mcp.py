@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from service.adapters.mcp.results import HEAD, MOST, bounded
+from service.adapters.mcp.results import HEAD, MOST, Excerpt
 from tests.acceptance.http_rig import Replica
 from tests.support.ports import free_port
 from tests.support.processes import Spawner
@@ -182,11 +182,18 @@ async def test_bytes_go_in_as_base64(connected: Connected, replica: Replica) -> 
 
 
 def test_a_text_that_is_too_long_keeps_its_beginning_and_its_end() -> None:
-    assert bounded("x" * MOST) == ("x" * MOST, 0)
-    shown, left_out = bounded("a" * HEAD + "b" * 7 + "c" * (MOST - HEAD))
-    assert left_out == 7
+    excerpt = Excerpt()
+    excerpt.add("x" * MOST)
+    assert (str(excerpt), excerpt.left_out) == ("x" * MOST, 0)
+    excerpt = Excerpt()
+    for part in ["a" * HEAD, "b" * 7, "c" * (MOST - HEAD - 1), "c"]:
+        excerpt.add(part)
+    shown = str(excerpt)
+    assert excerpt.left_out == 7
     assert shown.startswith("a" * HEAD + "\n[... 7 characters")
     assert shown.endswith("]\n" + "c" * (MOST - HEAD))
+    excerpt.add("d" * MOST * 9)
+    assert len(excerpt._first) + len(excerpt._last) <= 2 * MOST - HEAD, "no more is kept"
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:8800", "8800", "example.org:1", "127.0.0.1:99999", "127.0.0.1:"])

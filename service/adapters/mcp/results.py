@@ -109,17 +109,32 @@ class Done:
     done: str
 
 
-def bounded(text: str) -> tuple[str, int]:
-    """A long text's beginning and end, and how many characters are left out between them."""
-    left_out = len(text) - MOST
-    if left_out <= 0:
-        return text, 0
-    return f"{text[:HEAD]}\n[... {left_out} characters are left out here ...]\n{text[HEAD + left_out :]}", left_out
+class Excerpt:
+    """A text's beginning and end: of a long one no more is kept."""
+
+    def __init__(self) -> None:
+        self._first = self._last = ""
+        self._length = 0
+
+    def add(self, text: str) -> None:
+        """What comes next."""
+        self._length += len(text)
+        self._first += text[: MOST - len(self._first)]
+        self._last = (self._last + text)[-(MOST - HEAD) :]
+
+    @property
+    def left_out(self) -> int:
+        """Characters between the two."""
+        return max(0, self._length - MOST)
+
+    def __str__(self) -> str:
+        if not self.left_out:
+            return self._first
+        return f"{self._first[:HEAD]}\n[... {self.left_out} characters are left out here ...]\n{self._last}"
 
 
-def job_of(info: JobInfo, output: str = "", advice: str = "") -> Job:
+def job_of(info: JobInfo, output: Excerpt | None = None, advice: str = "") -> Job:
     """A job as the tools show it."""
-    shown, left_out = bounded(output)
     return Job(
         command_id=info.command_id,
         sandbox_id=info.sandbox_id,
@@ -127,8 +142,8 @@ def job_of(info: JobInfo, output: str = "", advice: str = "") -> Job:
         exit_code=info.exit_code,
         reason=info.reason.value if info.reason else None,
         command=info.command,
-        output=shown,
-        output_left_out=left_out,
+        output=str(output or ""),
+        output_left_out=output.left_out if output else 0,
         advice=advice,
     )
 

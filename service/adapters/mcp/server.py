@@ -18,6 +18,7 @@ from service import __version__
 from service.adapters.mcp.results import (
     MOST,
     Done,
+    Excerpt,
     Files,
     Job,
     Jobs,
@@ -192,7 +193,11 @@ async def _waited_for(job: AsyncJob, wait: int, context: Context) -> Job:
     streams: tuple[Literal["stdout", "stderr"] | None, ...] = (
         ("stdout", "stderr") if info.streams == "apart" else (None,)
     )
-    return job_of(info, "".join([chunk for each in streams async for chunk in job.stream(each, follow=False)]))
+    output = Excerpt()
+    for each in streams:
+        async for chunk in job.stream(each, follow=False):
+            output.add(chunk)
+    return job_of(info, output)
 
 
 def _files(tools: MCPServer, client: AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any, Literal, Self
 
@@ -92,18 +93,18 @@ class OnceboxDeployment(AbstractDeployment):
             raise DeploymentStartupError(str(error)) from error
         self._runtime = OnceboxRuntime(sandbox, key=wanted.key, logger=self.logger)
         if not (alive := await self._runtime.is_alive()):
-            await self.stop()
+            if wanted.key is None:
+                await self.stop()
+            self._runtime = None  # with a key the sandbox stays for who comes again
             raise DeploymentStartupError(alive.message)
 
     async def stop(self) -> None:
         """Deletes the sandbox, with a key too."""
         if self._runtime is None:
             return
-        sandbox, self._runtime = self._runtime.sandbox, None
-        try:
-            await sandbox.delete()
-        except SandboxNotFound:
-            pass
+        with contextlib.suppress(SandboxNotFound):
+            await self._runtime.sandbox.delete()
+        self._runtime = None
         await self._client.close()
 
     @property

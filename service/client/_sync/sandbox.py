@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from hashlib import sha256
 from types import TracebackType
 from typing import Any, Literal
 
 from ...errors import SandboxNotFound
 from ...messages import ExecResult, JobState
 from ...messages import Sandbox as SandboxInfo
-from ..calls import Calls
+from ..calls import Calls, checked_key
 from ..driver import SyncDriver
 from ..inputs import Stdin, done_with, given
 from ..output import Full, Joined, Room
@@ -112,9 +113,12 @@ class Sandbox(SandboxView):
         with nullcontext() if stdin is None else content_of(stdin, None) as content:
             return self._driver.run(given(self._calls.terms, self._id, content, stdin_path, mark=mark))
 
-    def _mark(self, key: str | None) -> str:
-        """What the name of an input's file has that only this call reads: without a key nobody runs it anew."""
-        return f"-{self._calls.terms.new_id()[:16]}" if key is None else ""
+    def _keyed(self, given: str | None) -> tuple[str, str]:
+        """The key of a call, and what the name of its input's file ends with: who repeats it with its key reads that
+        file again, and nobody else does.
+        """
+        key = self._calls.terms.new_id() if given is None else checked_key(given)
+        return key, f"-{sha256(key.encode()).hexdigest()[:16]}"
 
     def exec(
         self,
@@ -146,11 +150,12 @@ class Sandbox(SandboxView):
         Raises:
             OnceboxError: as in :meth:`submit`. A command that fails is a result, not an error.
         """
-        mark = self._mark(idempotency_key)
+        key, mark = self._keyed(idempotency_key)
         read = self._input(stdin, stdin_path, mark)
         body = {**self._body(command, timeout, cwd, env, metadata), "user": user, **read}
-        made = self._driver.run(self._calls.exec(body, key=idempotency_key))
-        self._driver.run(done_with(self._calls.terms, self._id, read, mark, JobState.EXITED))
+        made = self._driver.run(self._calls.exec(body, key=key))
+        if idempotency_key is None:
+            self._driver.run(done_with(self._calls.terms, self._id, read, mark, JobState.EXITED))
         return made.message
 
     def run(
@@ -189,11 +194,11 @@ class Sandbox(SandboxView):
             CommandFailed: only with ``check``.
             OnceboxError: as in :meth:`submit`.
         """
-        mark = self._mark(idempotency_key)
+        key, mark = self._keyed(idempotency_key)
         read = self._input(stdin, stdin_path, mark)
         timeout = RUN_TIMEOUT if timeout is None else timeout
         body = {**self._body(command, timeout, cwd, env, metadata), "user": user, "stderr": "apart", **read}
-        job = self._submitted(body, idempotency_key)
+        job = self._submitted(body, key)
         room = Room(max_output)
         stdout, stderr = Joined(room, on_stdout), Joined(room, on_stderr)
         try:
@@ -205,7 +210,8 @@ class Sandbox(SandboxView):
                 command_id=job.id,
                 sandbox_id=self._id,
             ) from None
-        self._driver.run(done_with(self._calls.terms, self._id, read, mark, result.state))
+        if idempotency_key is None:
+            self._driver.run(done_with(self._calls.terms, self._id, read, mark, result.state))
         return result.check() if check else result
 
     def renew(self, timeout: int) -> SandboxInfo:

@@ -110,7 +110,7 @@ class Archives:
 
     async def _checked(self, sandbox_id: str, way: Way[None], body: AsyncIterator[bytes], share: Share) -> Packed:
         """All of the archive, checked, lies in the sandbox."""
-        sent = Pieces(self._uploads.sender(sandbox_id, way), share, most=2 * self._uploads.most, besides=ROOM)
+        sent = Pieces(self._uploads.sender(sandbox_id, way), share, most=2 * self._uploads.most, besides=lambda: ROOM)
         body = way.unless_refused(body)
         beside = Beside()
         waiting: list[bytes] = []

@@ -87,12 +87,13 @@ class OnePiece:
             async for chunk in body:
                 self.come.append(chunk)
                 self._size += len(chunk)
-                if self._size >= self._length or sending.done():
+                if self._size > self._length or sending.done():
                     break
+                if self._size == self._length:  # only the end is still to come, which is read as well
+                    too_slow.cancel()
                 self._news.set()
             too_slow.cancel()
-            if self._size == self._length and not sending.cancelled():
-                self._news.set()
+            if self._size == self._length:
                 await asyncio.wait({sending})
             if sending.cancelled() or not sending.done():
                 return False
@@ -114,6 +115,10 @@ class OnePiece:
             self._news.clear()
             await self._news.wait()
 
+    def held(self) -> int:
+        """Bytes that have come and were not given on."""
+        return sum(map(len, self.come))
+
     async def again(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """What has come, and then the rest of ``body``."""
         while self.come:
@@ -131,17 +136,17 @@ class Pieces:
         share: Share,
         *,
         most: int,
-        besides: int = 0,
+        besides: Callable[[], int] = lambda: 0,
         join: Callable[[int], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        """``share`` holds ``besides`` bytes for others, and ``2 * LEAST`` for this. ``join``: joins the pieces up to a
-        number.
+        """``share`` holds ``besides()`` bytes for others, and ``2 * LEAST`` for this. ``join``: joins the pieces up to
+        a number.
         """
         self._send = send
         self._join = join
         self._share = share
         self._most = most
-        self._besides = besides
+        self.besides = besides
         self._waiting: list[bytes] = []
         self._size = 0
         self._since = 0.0
@@ -221,7 +226,7 @@ class Pieces:
         return size <= LEAST or self._share.take(self._held(size))
 
     def _held(self, size: int) -> int:
-        return self._besides + max(sum(size for _, size in self._sending.values()), LEAST) + max(size, LEAST)
+        return self.besides() + max(sum(size for _, size in self._sending.values()), LEAST) + max(size, LEAST)
 
     async def _flush(self) -> None:
         """Without room for more, one piece at a time."""
@@ -337,12 +342,13 @@ class Uploads:
         join: Callable[[int], Coroutine[Any, Any, None]],
     ) -> int:
         """All of it, in pieces; how many bytes. ``length``: how many are expected, where that is known."""
-        if length is not None and LEAST < length <= ONE_PIECE and share.take(length + LEAST):
+        pieces = Pieces(send, share, most=self.most, join=join)
+        if length is not None and LEAST < length <= ONE_PIECE and share.take(length + 2 * LEAST):
             one = OnePiece(length)
             if await one.all_of(body, send):
                 return length
-            body = one.again(body)
-        return await Pieces(send, share, most=self.most, join=join).all_of(body)
+            body, pieces.besides = one.again(body), one.held
+        return await pieces.all_of(body)
 
     def check_length(self, length: int | None) -> None:
         """Raises ``FileTooLarge``."""

@@ -82,18 +82,17 @@ class Expiry:
         now = await self._store.now() / 1000
         if known is not None and (known.expires_at is None or known.expires_at >= now + MARGIN):
             return False
-        for _ in range(TRIES):
-            raw, record = await self._sandboxes.read(sandbox_id)
-            if record is None or record.deleted or record.expires_at is None or record.expires_at >= now + MARGIN:
-                return False
-            try:
-                told = await self._engine.renew_sandbox(sandbox_id, now + MARGIN + STEP)
-            except EngineError as error:
-                log.warning("sandbox %s could not be renewed for a transfer: %s", sandbox_id, type(error).__name__)
-                return False
-            if await self._sandboxes.swap(sandbox_id, raw, msgspec.structs.replace(record, expires_at=told)):
-                return True
-        return False
+        raw, record = await self._sandboxes.read(sandbox_id)
+        if record is None or record.deleted or record.expires_at is None or record.expires_at >= now + MARGIN:
+            return False
+        try:
+            told = await self._engine.renew_sandbox(sandbox_id, now + MARGIN + STEP)
+            if not await self._sandboxes.swap(sandbox_id, raw, msgspec.structs.replace(record, expires_at=told)):
+                await self.settle(sandbox_id, tell=True)  # others told the engine something else meanwhile
+        except EngineError as error:
+            log.warning("sandbox %s could not be renewed for a transfer: %s", sandbox_id, type(error).__name__)
+            return False
+        return True
 
     def job_ended(self, sandbox_id: str) -> None:
         """Nothing of a job holds its sandbox any more."""

@@ -315,7 +315,23 @@ def test_one_that_may_be_read_again_stays(state: str, options: dict[str, Any]) -
 
     (sent,) = _stdin_paths(network)
     assert _uploads(network) == [("PUT", sent)]
-    assert options == {} or sent == FILES + hashlib.sha256(LONG_INPUT).hexdigest()
+    assert sent.startswith(FILES + hashlib.sha256(LONG_INPUT).hexdigest() + "-")
+
+
+@pytest.mark.parametrize("verb", ["run", "exec"])
+def test_who_repeats_it_with_the_error_s_key_asks_for_the_same(verb: str) -> None:
+    network = Scripted(_put(), problem(404, "SANDBOX_NOT_FOUND", "no"), _put(), problem(404, "SANDBOX_NOT_FOUND", "no"))
+    call = getattr(network.client().sandbox("sb-1"), verb)
+
+    with pytest.raises(SandboxNotFound) as first:
+        call("cat", stdin=LONG_INPUT)
+    with pytest.raises(SandboxNotFound):
+        call("cat", stdin=LONG_INPUT, idempotency_key=first.value.idempotency_key)
+
+    posted = [
+        (request.headers["Idempotency-Key"], body(request)) for request in network.requests if request.method == "POST"
+    ]
+    assert posted[0] == posted[1]
 
 
 def test_an_input_that_can_not_be_removed_is_no_failure_of_its_command() -> None:

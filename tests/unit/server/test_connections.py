@@ -6,9 +6,11 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from service.server import connections
 from service.server.connections import Connections
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -169,10 +171,79 @@ async def test_an_answer_of_which_nothing_is_taken_is_broken_off(monkeypatch: An
         except OSError as error:
             ended.set_result(error)
 
-    async with served(pouring) as (_, address):
+    async with served(pouring) as (serving, address):
         with socket.create_connection(address) as connection:
             connection.sendall(REQUEST)
             assert isinstance(await ended, TimeoutError)
+            await eventually(lambda: not serving._tasks)
+
+
+async def test_an_answer_that_is_whole_and_never_taken_keeps_no_connection(monkeypatch: Any) -> None:
+    monkeypatch.setattr(connections, "TAKEN_SECONDS", 0.1)
+
+    async def last(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": b"x" * 50_000})
+
+    async with served(last) as (serving, address):
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(address)
+            monkeypatch.setattr(asyncio.StreamWriter, "write", _as_if_the_network_were_full)
+            connection.sendall(REQUEST)
+            await eventually(lambda: serving._tasks)
+            await eventually(lambda: not serving._tasks)
+
+
+def _as_if_the_network_were_full(self: asyncio.StreamWriter, data: bytes) -> None:
+    transport: Any = self.transport
+    transport._buffer += data
+    transport._loop._add_writer(transport._sock_fd, lambda: None)
+
+
+@pytest.mark.parametrize("body", [None, b"more than was said"], ids=["nothing", "too much"])
+async def test_the_head_of_an_answer_that_is_cut_off_is_seen(body: bytes | None) -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        if body is None:
+            raise RuntimeError("a bug")
+        await send({"type": "http.response.body", "body": body})
+
+    async with served(broken) as (_, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(REQUEST)
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n")
+        writer.close()
+
+
+async def test_a_body_that_can_not_be_read_is_answered_to_head_without_one() -> None:
+    async def reading(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] == "http.request":
+            pass
+
+    async with served(reading) as (_, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.endswith(b"\r\n\r\n")
+        writer.close()
+
+
+async def test_a_method_is_its_letters_as_they_were_sent() -> None:
+    async def telling(scope: Any, receive: Any, send: Any) -> None:
+        method = scope["method"].encode()
+        await send(
+            {"type": "http.response.start", "status": 405, "headers": [(b"content-length", b"%d" % len(method))]}
+        )
+        await send({"type": "http.response.body", "body": method})
+
+    async with served(telling) as (_, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(REQUEST.replace(b"GET", b"head"))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
+        assert await reader.readexactly(4) == b"head"
+        writer.close()
 
 
 async def test_an_idle_connection_is_closed_when_it_is_time_and_not_before(monkeypatch: Any) -> None:

@@ -181,3 +181,16 @@ def test_whatever_is_damaged_is_read_as_h11_reads_it_or_refused() -> None:
             taken += 1
             assert found == whole(theirs(), [bytes(damaged)]), bytes(damaged)
     assert taken > 300, "else there is nothing that was compared"
+
+
+@pytest.mark.parametrize("bare", [b"1;" + b"x" * 1000, b"0" * 1000], ids=["extension", "zeros"])
+def test_chunks_without_any_of_the_body_have_an_end(bare: bytes) -> None:
+    requests = Requests(MAX_HEAD)
+    requests.receive_data(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + bare)
+    assert isinstance(requests.next_event(), h11.Request)
+    for _ in range(60):
+        assert requests.next_event() is h11.NEED_DATA
+        requests.receive_data(bare[-1:] * 1000)
+    requests.receive_data(bare[-1:] * 10_000)
+    with pytest.raises(h11.RemoteProtocolError):
+        requests.next_event()

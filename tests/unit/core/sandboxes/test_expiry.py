@@ -110,6 +110,12 @@ class World:
                 break
         await self.expiry.settle(BOX, tell=True)
 
+    async def transfers(self) -> None:
+        await self.later()
+        if await self.expiry.keep_for_transfer(BOX, None):
+            assert self.engine >= NOW + MARGIN
+            self.expiry.job_ended(BOX)
+
     async def quiet(self) -> None:
         while self.expiry._tasks._running:
             await asyncio.sleep(0)
@@ -167,6 +173,16 @@ async def test_an_answer_that_is_lost_never_leaves_a_record_that_promises_more_t
         await world.quiet()
         assert world.engine >= NOW + 1800 + MARGIN - 1, seed
         assert (world.record.expires_at or 0) <= world.engine + 1, seed
+
+
+async def test_a_transfer_keeps_its_sandbox_and_takes_nothing_of_what_a_caller_asked_for() -> None:
+    for seed in range(300):
+        world = World(seed)
+        short = msgspec.structs.replace(world.record, expires_at=NOW + 60, asked_until=NOW + 60)
+        world.raw, world.engine = records.encode(short), NOW + 60
+        await asyncio.gather(world.transfers(), world.renews(NOW + 3600))
+        await world.quiet()
+        assert world.engine == world.record.expires_at == NOW + 3600, seed
 
 
 async def test_jobs_that_end_within_what_the_caller_asked_for_cost_the_engine_nothing() -> None:
