@@ -155,6 +155,7 @@ class Rig:
         self.holds_inputs = True
         """What a command is to read is put beside the fences, which some tests take away."""
         self.lease = LONG_LEASE
+        self.claim_wait = CLAIM_WAIT
         self._spawn = spawn
         self._folder = folder
         self._engine: EngineProcess | None = None
@@ -235,7 +236,7 @@ class Rig:
             "ONCEBOX_REDIS_URL": f"redis://{LOOPBACK}:{redis_port}/0",
             **self.engine_settings(),
             "ONCEBOX_LEASE": str(self.lease),
-            "ONCEBOX_CLAIM_WAIT": str(CLAIM_WAIT),
+            "ONCEBOX_CLAIM_WAIT": str(self.claim_wait),
             "ONCEBOX_SHUTDOWN_DELAY": "0",
             **(env or {}),
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -135,8 +136,11 @@ class Stream(asyncio.Transport):
         self._protocol: asyncio.BaseProtocol | None = None
         self._reader = hiredis.Reader(replyError=Refusal)
         self._open = True
-        self._out = 0.0
-        self._back = 0.0
+        self._out = self._back = 0.0
+        """When the last bytes arrive there, and here."""
+        self._coming: deque[bytes] = deque()
+        self._going: deque[bytes] = deque()
+        """What is on its way: two arrivals may be due at one moment, and whichever is first brings the older bytes."""
         self._context = host.run(contextvars.copy_context)
 
     # -- what asyncio and redis-py ask of a transport
@@ -157,7 +161,8 @@ class Stream(asyncio.Transport):
         if not self._open or self.host.name in self.node.silent:
             return
         self._out = max(self._out, self.node.loop.now + self.node.latency())
-        self.node.loop.at(self._out, self._arrived, bytes(data))
+        self._going.append(bytes(data))
+        self.node.loop.at(self._out, self._arrived)
 
     def close(self) -> None:
         self.abort()
@@ -171,7 +176,8 @@ class Stream(asyncio.Transport):
 
     # -- the other end
 
-    def _arrived(self, data: bytes) -> None:
+    def _arrived(self) -> None:
+        data = self._going.popleft()
         if not self.node.up:
             return
         self._reader.feed(data)
@@ -184,8 +190,8 @@ class Stream(asyncio.Transport):
             return
         now = self.node.loop.now + self.node.slow
         self._back = max(self._back, now + self.node.latency())
-        data = encode(reply)
-        self.node.loop.at(self._back, self._tell, self._received, data)
+        self._coming.append(encode(reply))
+        self.node.loop.at(self._back, self._tell, self._received)
 
     def break_off(self) -> None:
         """Cut: what is on its way back is lost."""
@@ -198,7 +204,8 @@ class Stream(asyncio.Transport):
         """Something that the client's host notices, when it takes its next step."""
         self.node.loop.call_soon(what, *args, context=self._context)
 
-    def _received(self, data: bytes) -> None:
+    def _received(self) -> None:
+        data = self._coming.popleft()
         if self._open and isinstance(self._protocol, asyncio.Protocol):
             self._protocol.data_received(data)
 
