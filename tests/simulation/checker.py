@@ -407,8 +407,8 @@ def _may_differ(facts: Facts, before: Call, sandbox: str, call: Call) -> bool:
 @_rule
 def a_request_gets_its_own_run(facts: Facts) -> Iterator[Violation]:
     """README: "the same key with another request: 422 IDEMPOTENCY_KEY_REUSED"; no request is told of another's run,
-    unless Redis fell back to an older state, or forgot the run of a file system that is gone. And 422 only where there
-    was another request.
+    unless Redis fell back to an older state, or forgot a run whose fence is gone, by itself or with its file system.
+    And 422 only where there was another request.
     """
     scopes: dict[tuple[object, ...], list[Call]] = defaultdict(list)
     for call in facts.submits:
@@ -429,7 +429,8 @@ def a_request_gets_its_own_run(facts: Facts) -> Iterator[Violation]:
             first = min(run.at for run in ran)
             if facts.lost_store(first, call.until, everything=False):
                 continue
-            if not facts.store_and_files_lost(call.sandbox, first, call.until):
+            unfenced = facts.wiped(call.sandbox, first, call.until) and facts.lost_store(first, call.until)
+            if not unfenced and not facts.store_and_files_lost(call.sandbox, first, call.until):
                 said = f"{call.mark} was answered {call.status}, and its key had run {ran[0].mark}"
                 yield Violation("a_request_gets_its_own_run", call.until, said)
 

@@ -194,8 +194,8 @@ class Facts:
     # -- the exceptions that README's limits name
 
     def store_and_files_lost(self, sandbox: str, since: float, until: float) -> bool:
-        """Redis emptied and the sandbox's file system replaced, both at once."""
-        return self.lost_store(since, until, everything=True) and self.new_files(sandbox, since, until)
+        """Redis emptied, or fallen back, and the sandbox's file system replaced, both at once."""
+        return self.lost_store(since, until) and self.new_files(sandbox, since, until)
 
     def store_lost_and_lookup_failed(self, since: float, until: float) -> bool:
         """Redis emptied and the lookup at the engine failing, both at once."""

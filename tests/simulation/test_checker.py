@@ -268,6 +268,8 @@ BROKEN: Sequence[tuple[str, str, list[AnyEvent]]] = [
 RIGHT: Sequence[tuple[str, str, list[AnyEvent]]] = [
     ("at_most_once", "once", [submit(1), submit(3), ran(2)]),
     ("at_most_once", "Redis emptied and another file system", [submit(1), ran(2), EMPTIED, NEW_FILES, ran(8, files=2)]),
+    ("at_most_once", "Redis fallen back and new files", [
+        submit(1), ran(2), FELL_BACK, NEW_FILES, submit(7), ran(8, files=2)]),
     ("at_most_once", "fences wiped and Redis emptied", [
         submit(1), ran(2), FencesWiped(at=3, sandbox="s"), EMPTIED, ran(8)]),
     ("at_most_once", "without fences", [submit(1), ran(2, fenced=False), ran(3, fenced=False)]),
@@ -325,6 +327,8 @@ RIGHT: Sequence[tuple[str, str, list[AnyEvent]]] = [
     ("a_request_gets_its_own_run", "the one before failed", [
         submit(1, **REFUSED), submit(3, mark="n"), ran(4, mark="n")]),
     ("a_request_gets_its_own_run", "Redis fell back", [submit(1), ran(2), FELL_BACK, submit(7, mark="n")]),
+    ("a_request_gets_its_own_run", "its fence deleted and Redis emptied", [
+        submit(1), ran(2), FencesWiped(at=3, sandbox="s"), EMPTIED, submit(7, mark="n")]),
     ("a_request_gets_its_own_run", "both lost", [
         submit(1), ran(2), EMPTIED, NEW_FILES, submit(7, mark="n"), ran(8, mark="n", files=2)]),
     ("tenants_apart", "not found", [
