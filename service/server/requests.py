@@ -1,7 +1,8 @@
 """The requests of one connection, in place of an ``h11.Connection``, which takes many times as long for the same.
 
 A head is split into its lines here, and h11 builds the request of it, which looks at each part. A body in chunks is
-parsed by llhttp (``httptools``). What this lets through, h11 does, too: docs/decisions/http-parser.md.
+parsed by llhttp (``httptools``). What this lets through, h11 does, too, but for sizes of chunks that begin with many
+zeros: docs/decisions/http-parser.md.
 """
 
 from __future__ import annotations

@@ -61,8 +61,9 @@ def test_an_agent_does_its_task_in_a_sandbox_of_its_own(agents: Agents) -> None:
         {"config": config, "commands": commands},
         {"config": config, "commands": too_much},
         {"config": {**config, "timeout": 1}, "commands": ["echo begun; sleep 1000"]},
+        {"config": config, "commands": ["echo \ud83d", DONE]},
     )
-    did, printed_much, slow = agents.results(process)
+    did, printed_much, slow, no_text = agents.results(process)
     assert did["end"] == {"exit_status": "Submitted", "submission": "the patch\n"}
     assert did["first"].startswith("You are on Linux with ")
     assert [(each["raw_output"], each["returncode"]) for each in did["said"]] == [
@@ -81,7 +82,10 @@ def test_an_agent_does_its_task_in_a_sandbox_of_its_own(agents: Agents) -> None:
     assert (told["returncode"], told["exception_type"]) == (-1, "TimeoutError")
     assert "timed out after 1 seconds" in told["exception_info"]
 
-    assert printed_much["end"]["exit_status"] == "Submitted", "the agent went on"
+    [told] = no_text["said"]
+    assert (told["returncode"], told["exception_type"]) == (-1, "UnicodeEncodeError")
+
+    assert printed_much["end"]["exit_status"] == no_text["end"]["exit_status"] == "Submitted", "the agent went on"
     assert slow["end"]["exit_status"] == "LimitsExceeded"
     assert [job["state"] for job in agents.listed("exec-jobs?q=head%20-c")] == ["cancelled"]
     assert agents.listed("sandboxes") == [], "none is left, submitted or not"

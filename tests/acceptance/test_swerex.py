@@ -75,6 +75,6 @@ def test_its_own_tests_pass_or_are_refused_a_session_and_so_does_the_program_of_
             failures[name] = str(ends)
     assert not failures
     assert passed["test_execution"] == PASSED, check.stdout
-    assert len(passed["test_deployment"]) == 6
+    assert len(passed["test_deployment"]) == 7
     adapter.run_page("howto/swe-rex.md", {"SWE_REX_LOG_STREAM_LEVEL": "ERROR"})
     assert adapter.listed("sandboxes") == []

@@ -12,7 +12,7 @@ from swerex.exceptions import (
     DeploymentStartupError,
     NonZeroExitCodeError,
 )
-from swerex.runtime.abstract import Command, ReadFileRequest, WriteFileRequest
+from swerex.runtime.abstract import Command, IsAliveResponse, ReadFileRequest, WriteFileRequest
 
 from service.adapters.swerex import OnceboxDeployment, OnceboxDeploymentConfig, OnceboxRuntime
 from service.client import AsyncClient
@@ -51,6 +51,24 @@ async def test_a_program_that_comes_again_with_its_key_finds_its_sandbox_and_its
     assert await again.runtime.execute(ask) == said
     other = await again.runtime.execute(ask)
     assert other.stdout.split()[0] == "2", "what it did not ask for before is run"
+    await again.stop()
+
+
+async def test_a_sandbox_that_does_not_answer_at_the_start_stays_for_who_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def dead(*_: object, **__: object) -> IsAliveResponse:
+        return IsAliveResponse(is_alive=False, message="not now")
+
+    first, again = (OnceboxDeployment(key="paused") for _ in range(2))
+    await first.start()
+    sandbox_id = first.runtime.sandbox.id
+    with monkeypatch.context() as patched:
+        patched.setattr(OnceboxRuntime, "is_alive", dead)
+        with pytest.raises(DeploymentStartupError, match="not now"):
+            await again.start()
+    await again.start()
+    assert again.runtime.sandbox.id == sandbox_id
     await again.stop()
 
 

@@ -96,15 +96,15 @@ class OnceboxDeployment(AbstractDeployment):
             if wanted.key is None:
                 await self.stop()
             self._runtime = None  # with a key the sandbox stays for who comes again
+            await self._client.close()
             raise DeploymentStartupError(alive.message)
 
     async def stop(self) -> None:
         """Deletes the sandbox, with a key too."""
-        if self._runtime is None:
-            return
-        with contextlib.suppress(SandboxNotFound):
-            await self._runtime.sandbox.delete()
-        self._runtime = None
+        if self._runtime is not None:
+            with contextlib.suppress(SandboxNotFound):
+                await self._runtime.sandbox.delete()
+            self._runtime = None
         await self._client.close()
 
     @property

@@ -85,14 +85,23 @@ class Expiry:
         raw, record = await self._sandboxes.read(sandbox_id)
         if record is None or record.deleted or record.expires_at is None or record.expires_at >= now + MARGIN:
             return False
+        noted = False
         try:
             told = await self._engine.renew_sandbox(sandbox_id, now + MARGIN + STEP)
-            if not await self._sandboxes.swap(sandbox_id, raw, msgspec.structs.replace(record, expires_at=told)):
-                await self.settle(sandbox_id, tell=True)  # others told the engine something else meanwhile
+            noted = await self._sandboxes.swap(sandbox_id, raw, msgspec.structs.replace(record, expires_at=told))
         except EngineError as error:
             log.warning("sandbox %s could not be renewed for a transfer: %s", sandbox_id, type(error).__name__)
             return False
+        finally:
+            if not noted:  # the engine may have been told what the record does not say, after others told it more
+                self._tasks.start(self._settle_again(sandbox_id), f"expiry {sandbox_id}")
         return True
+
+    async def _settle_again(self, sandbox_id: str) -> None:
+        try:
+            await self.settle(sandbox_id, tell=True)
+        except (EngineError, StoreUnavailable) as error:
+            log.warning("the expiry of sandbox %s stays as it is: %s", sandbox_id, type(error).__name__)
 
     def job_ended(self, sandbox_id: str) -> None:
         """Nothing of a job holds its sandbox any more."""

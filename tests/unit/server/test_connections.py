@@ -29,6 +29,20 @@ async def served(app: App, **options: Any) -> AsyncIterator[tuple[Connections, t
         await serving.abort()
 
 
+def pouring(ended: asyncio.Future[OSError]) -> App:
+    """An answer without an end; ``ended``: what told it that nobody reads it."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        try:
+            while True:
+                await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+        except OSError as error:
+            ended.set_result(error)
+
+    return answer
+
+
 async def test_what_can_not_be_cancelled_does_not_hold_the_end_up(monkeypatch: Any) -> None:
     monkeypatch.setattr(connections, "ABORT_SECONDS", 0.1)
     asked, free = asyncio.Event(), asyncio.Event()
@@ -49,21 +63,10 @@ async def test_what_can_not_be_cancelled_does_not_hold_the_end_up(monkeypatch: A
 
 
 async def test_whoever_writes_to_a_caller_that_is_gone_is_told() -> None:
-    asked, ended = asyncio.Event(), asyncio.get_running_loop().create_future()
-
-    async def pouring(scope: Any, receive: Any, send: Any) -> None:
-        asked.set()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        try:
-            while True:
-                await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
-        except OSError as error:
-            ended.set_result(error)
-
-    async with served(pouring) as (_, address):
+    ended: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+    async with served(pouring(ended)) as (_, address):
         reader, writer = await asyncio.open_connection(*address)
         writer.write(REQUEST)
-        await asked.wait()
         assert await reader.read(100)
         writer.transport.abort()
         assert isinstance(await ended, OSError)
@@ -161,17 +164,8 @@ async def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 async def test_an_answer_of_which_nothing_is_taken_is_broken_off(monkeypatch: Any) -> None:
     monkeypatch.setattr(connections, "TAKEN_SECONDS", 0.1)
-    ended = asyncio.get_running_loop().create_future()
-
-    async def pouring(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        try:
-            while True:
-                await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
-        except OSError as error:
-            ended.set_result(error)
-
-    async with served(pouring) as (serving, address):
+    ended: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+    async with served(pouring(ended)) as (serving, address):
         with socket.create_connection(address) as connection:
             connection.sendall(REQUEST)
             assert isinstance(await ended, TimeoutError)

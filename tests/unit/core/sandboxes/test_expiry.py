@@ -35,6 +35,7 @@ class World:
         self.jobs: dict[str, float] = {}
         """Active jobs: when each is over."""
         self.told = 0
+        self.loses = False
         self.fails = 0
         """Of the next calls at the engine, how many are carried out and not answered."""
         records_ = SandboxRecords(cast(Store, self), cast(Any, self), retention=0)
@@ -79,6 +80,8 @@ class World:
         self.told += 1
         self.engine = float(int(expires_at))
         await self.turn()
+        if self.loses and expires_at == NOW + MARGIN + STEP:
+            raise Unclear("the answer was lost")
         if self.fails:
             self.fails -= 1
             raise Unclear("the answer was lost")
@@ -110,8 +113,10 @@ class World:
                 break
         await self.expiry.settle(BOX, tell=True)
 
-    async def transfers(self) -> None:
+    async def transfers(self, *, loses: bool) -> None:
+        """``loses``: the answer to its renewal."""
         await self.later()
+        self.loses = loses
         if await self.expiry.keep_for_transfer(BOX, None):
             assert self.engine >= NOW + MARGIN
             self.expiry.job_ended(BOX)
@@ -175,14 +180,22 @@ async def test_an_answer_that_is_lost_never_leaves_a_record_that_promises_more_t
         assert (world.record.expires_at or 0) <= world.engine + 1, seed
 
 
-async def test_a_transfer_keeps_its_sandbox_and_takes_nothing_of_what_a_caller_asked_for() -> None:
+@pytest.mark.parametrize("trouble", ["none", "an answer is lost", "cancelled"])
+async def test_a_transfer_keeps_its_sandbox_and_takes_nothing_of_what_a_caller_asked_for(trouble: str) -> None:
     for seed in range(300):
         world = World(seed)
         short = msgspec.structs.replace(world.record, expires_at=NOW + 60, asked_until=NOW + 60)
         world.raw, world.engine = records.encode(short), NOW + 60
-        await asyncio.gather(world.transfers(), world.renews(NOW + 3600))
+        transfer = asyncio.create_task(world.transfers(loses=trouble == "an answer is lost"))
+        renewal = asyncio.create_task(world.renews(NOW + 3600))
+        if trouble == "cancelled":
+            await world.later()
+            await world.later()
+            transfer.cancel()
+        await asyncio.gather(transfer, renewal, return_exceptions=True)
         await world.quiet()
-        assert world.engine == world.record.expires_at == NOW + 3600, seed
+        assert world.engine == NOW + 3600, seed
+        assert world.record.expires_at == NOW + 3600, seed
 
 
 async def test_jobs_that_end_within_what_the_caller_asked_for_cost_the_engine_nothing() -> None:
